@@ -120,7 +120,7 @@ func (a *agent) prepare(ctx context.Context) (err error) {
 	}
 	status := statusmap.New(maps)
 	former := status.Agent()
-	if setMarks(maps, a.secrets) || former.TunnelPort != c.TunnelPort {
+	if otherSent, _ := setMarks(maps, a.secrets); otherSent || former.TunnelPort != c.TunnelPort {
 		nodemap.New(maps).ForgetAnswers()
 	}
 	nodemap.New(maps).FindSelf()
@@ -350,7 +350,7 @@ func (a *agent) run(ctx context.Context) error {
 		endless(a.tuneConntrack),
 		endless(func(ctx context.Context) { conntrack.ThisHost.Follow(ctx, flowmap.New(maps).SetTracking) }),
 		endless(func(ctx context.Context) { host.FollowRules(ctx, flowmap.New(maps).SetRulesByClient) }),
-		endless(func(ctx context.Context) { host.FollowSourcePorts(ctx, maps.SetSourcePorts) }),
+		endless(a.followSourcePorts),
 		endless(a.afterAttached(a.endStale)),
 		endless(a.checks.Run),
 		endless(a.terminating.Run),
@@ -380,14 +380,26 @@ func (a *agent) afterAttached(run func(context.Context)) func(context.Context) {
 	}
 }
 
+// followSourcePorts has SNAT avoid the ports of the node that its settings name.
+func (a *agent) followSourcePorts(ctx context.Context) {
+	maps := a.datapath.Maps()
+	host.FollowSourcePorts(ctx, maps.SourcePorts, func(ports bpfmap.SourcePorts, again bool) {
+		maps.SetSourcePorts(ports)
+		if again {
+			a.mended("the node's own source ports")
+		}
+	})
+}
+
 // followSecrets follows the file of secrets, if there is one.
 func (a *agent) followSecrets(ctx context.Context) {
-	if a.secrets == nil {
-		return
-	}
-	tunnel.FollowSecrets(ctx, a.config.Beeline.DSRSecretFile, a.secrets, func(s tunnel.Secrets) {
-		a.prober.SetSecrets(s)
-		setMarks(a.datapath.Maps(), s)
+	tunnel.FollowSecrets(ctx, a.config.Beeline.DSRSecretFile, a.secrets, func(s tunnel.Secrets, others bool) {
+		if others {
+			a.prober.SetSecrets(s)
+		}
+		if _, changed := setMarks(a.datapath.Maps(), s); changed && !others {
+			a.mended("the marks of tunnel traffic")
+		}
 	})
 }
 

@@ -38,9 +38,8 @@ func mayTunnel(c *config.Settings) bool {
 	return asked && c.TunnelPort != 0 && !c.MasqueradeAll
 }
 
-// setMarks lets packets of the tunnel have the marks of secrets. It reports whether they are
-// sent with another one than before.
-func setMarks(m *bpfmap.Maps, secrets tunnel.Secrets) bool {
+// setMarks lets packets of the tunnel have the marks of secrets. It reports what [nodemap.Table.SetMarks] does.
+func setMarks(m *bpfmap.Maps, secrets tunnel.Secrets) (otherSent, changed bool) {
 	sent, accepted := secrets.Marks()
 	return nodemap.New(m).SetMarks(sent, accepted...)
 }

@@ -34,6 +34,12 @@ func (a *agent) checked(c reconcile.Checked) {
 	klog.V(4).InfoS("Tables compared", "findings", len(c.Found), "worked", c.Worked, "took", c.Took)
 }
 
+// mended logs and counts entries that were changed, and have been written again.
+func (a *agent) mended(entries string) {
+	a.findings.Entries(1)
+	klog.InfoS("Entries of the tables were changed by another program; they were written again", "entries", entries)
+}
+
 // checkMachine looks again and again at what others set up on the machine and the agent does not mend.
 func (a *agent) checkMachine(ctx context.Context) {
 	machine := verify.MachineChecker{

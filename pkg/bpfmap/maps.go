@@ -234,7 +234,7 @@ func Load(dir string, sizes Sizes) (*Maps, error) {
 	if m.Entries.SourcePort.LocalMax == 0 {
 		m.SetSourcePorts(DefaultSourcePorts) // until told otherwise
 	}
-	m.setSourceShare()
+	m.Entries.SetSourceShare(m.MaxFlows())
 	return m, nil
 }
 

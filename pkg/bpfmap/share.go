@@ -49,11 +49,12 @@ func (m *Maps) MaxFlows() int { return int(m.BlFlow.MaxEntries() / 2) }
 // have established by UDP or SCTP, or by TCP in the tunnel, as a part of all.
 const sourceShare = 4
 
-// setSourceShare sets the share of a network, in flows, for the programs.
-func (m *Maps) setSourceShare() {
-	e := m.Entries.SourceShare
+// SetSourceShare sets the share of a network for the programs, where there is room for so many flows. Any seed will
+// do, but for none.
+func (entries *Entries) SetSourceShare(maxFlows int) {
+	e := entries.SourceShare
 	if e.Seed == 0 {
 		e.Seed = rand.Uint64() | 1
 	}
-	e.Most = max(1, uint32(m.MaxFlows())/sourceShare)
+	e.Most = max(1, uint32(maxFlows)/sourceShare)
 }

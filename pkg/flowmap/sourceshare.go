@@ -33,12 +33,13 @@ func (c *SourceCount) Add(f *Flow) {
 	c.found[sourceSharePlace(f.Client.Addr(), c.seed, len(c.found))]++
 }
 
-// EndSourceCount corrects the programs' counts by what was found. Changes since the start stay
-// counted. Maps that are opened for reading are left as they are.
+// EndSourceCount corrects the programs' counts by what was found, and the share of a network. Changes since the
+// start stay counted. Maps that are opened for reading are left as they are.
 func (t Table) EndSourceCount(c *SourceCount) {
 	if t.maps.ReadOnly() {
 		return
 	}
+	t.maps.Entries.SetSourceShare(t.maps.MaxFlows())
 	e := t.maps.Entries.SourceShare
 	for i, found := range c.found {
 		if found != c.before[i] {

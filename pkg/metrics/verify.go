@@ -19,7 +19,7 @@ func NewVerify(reg prometheus.Registerer, machine []string) *Verify {
 	v := &Verify{
 		findings: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "beeline_verify_findings_total",
-			Help: "Entries of the tables (part tables) that were not as the agent had written them, and programs or devices (part programs) that somebody had detached; each was mended.",
+			Help: "Entries of the tables (part tables) that were not as the agent had written them, and programs or entries of devices (part programs) that somebody had detached or changed; each was mended.",
 		}, []string{"part"}),
 		last: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "beeline_verify_last_timestamp_seconds",
@@ -42,8 +42,13 @@ func NewVerify(reg prometheus.Registerer, machine []string) *Verify {
 
 // Tables takes what a comparison of the tables has found.
 func (v *Verify) Tables(findings int) {
-	v.findings.WithLabelValues("tables").Add(float64(findings))
+	v.Entries(findings)
 	v.last.Set(seconds(time.Now()))
+}
+
+// Entries takes how many entries were written again that no comparison of the tables looks at.
+func (v *Verify) Entries(findings int) {
+	v.findings.WithLabelValues("tables").Add(float64(findings))
 }
 
 // Programs takes how many programs were attached again.

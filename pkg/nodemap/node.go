@@ -138,23 +138,26 @@ func (t Table) ForgetAnswers() {
 	})
 }
 
-// FindSelf lets the programs know which node is this one, by the nodes of a former agent: one of an older
-// version has not told them.
+// HoldsSelf reports whether the programs know which node is this one as its own entry says.
+func (t Table) HoldsSelf() (holds bool) {
+	t.locked(func(nodes []bpf.SockBlNodeEntry) { holds = self(nodes) == findSelf(nodes) })
+	return holds
+}
+
+// FindSelf lets the programs know which node is this one, by the entries of nodes: an agent of an older version has
+// not told them.
 func (t Table) FindSelf() {
-	t.locked(func(nodes []bpf.SockBlNodeEntry) {
-		isSelf := func(id int) bool {
-			flags, _ := nodes[id].Load()
-			return flags&bpf.SockBlNodeFlagBL_NODE_SELF != 0
+	t.locked(func(nodes []bpf.SockBlNodeEntry) { setSelf(nodes, findSelf(nodes)) })
+}
+
+// findSelf returns the id of the node whose entry says that it is this one, of several the one that the programs
+// know; 0 is none.
+func findSelf(nodes []bpf.SockBlNodeEntry) uint16 {
+	found := uint16(0)
+	for id := 1; id < len(nodes); id++ {
+		if flags, _ := nodes[id].Load(); flags&bpf.SockBlNodeFlagBL_NODE_SELF != 0 && (found == 0 || self(nodes) == uint16(id)) {
+			found = uint16(id)
 		}
-		if isSelf(int(self(nodes))) {
-			return
-		}
-		for id := 1; id < len(nodes); id++ {
-			if isSelf(id) {
-				setSelf(nodes, uint16(id))
-				return
-			}
-		}
-		setSelf(nodes, 0)
-	})
+	}
+	return found
 }

@@ -8,8 +8,8 @@ import (
 
 // SetMarks sets what packets of the tunnel carry, and which are accepted: 1 or 2. A mark that
 // was and is accepted is so at every moment. It reports whether another one is sent than
-// before.
-func (t Table) SetMarks(sent [8]byte, accepted ...[8]byte) (changed bool) {
+// before, and whether anything was not so before.
+func (t Table) SetMarks(sent [8]byte, accepted ...[8]byte) (otherSent, changed bool) {
 	e := t.maps.Entries.Secret
 	want := make([]uint64, len(accepted))
 	for i, mark := range accepted {
@@ -25,8 +25,11 @@ func (t Table) SetMarks(sent [8]byte, accepted ...[8]byte) (changed bool) {
 		if len(fresh) > 0 {
 			next, fresh = fresh[0], fresh[1:]
 		}
-		atomic.StoreUint64(&e.Accepted[i], next)
+		if atomic.SwapUint64(&e.Accepted[i], next) != next {
+			changed = true
+		}
 	}
 	word := binary.NativeEndian.Uint64(sent[:])
-	return atomic.SwapUint64(&e.Sent, word) != word
+	otherSent = atomic.SwapUint64(&e.Sent, word) != word
+	return otherSent, changed || otherSent
 }

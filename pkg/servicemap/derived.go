@@ -14,6 +14,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
@@ -37,8 +38,8 @@ func (c *derivedCheck) take() []tables.Difference {
 }
 
 // CheckDerived compares what the maps keep of other entries with these: the filter of frontends,
-// the prefix around all Service CIDRs, the endpoints on this node, and the device for hairpins. It
-// yields what differs after each of many small parts, and writes nothing.
+// the prefix around all Service CIDRs, the endpoints on this node, which node that is, and the device for
+// hairpins. It yields what differs after each of many small parts, and writes nothing.
 //
 // The maps are compared with themselves, digests of frontends too; while an agent writes, a half of
 // a change may be found.
@@ -61,6 +62,7 @@ func (s *Store) CheckDerived() iter.Seq2[[]tables.Difference, error] {
 
 func (c *derivedCheck) run(yield func([]tables.Difference, error) bool) {
 	c.frontends()
+	c.self()
 	err := errors.Join(c.aggregate(), c.hairpin())
 	if yield(c.take(), err) {
 		c.nodeEndpoints(yield)
@@ -131,6 +133,12 @@ func (c *derivedCheck) hairpin() error {
 	return err
 }
 
+func (c *derivedCheck) self() {
+	if !nodemap.New(c.m).HoldsSelf() {
+		c.add("node-self", "the programs take another node for this one")
+	}
+}
+
 // lookups is how many entries a part of a check looks up.
 const lookups = 1000
 
@@ -184,6 +192,7 @@ func (s *Store) Rederive() error {
 		return err
 	}
 	s.filter, s.endpoints = fresh.filter, fresh.endpoints
+	nodemap.New(s.maps).FindSelf()
 	return s.writeDigests()
 }
 

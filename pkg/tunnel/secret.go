@@ -95,9 +95,10 @@ func ReadSecrets(name string) (Secrets, error) {
 	return list, nil
 }
 
-// FollowSecrets calls changed when a file of secrets, which were known, has others, until ctx
-// ends. One that cannot be read, or has none, changes nothing.
-func FollowSecrets(ctx context.Context, name string, known Secrets, changed func(Secrets)) {
+// FollowSecrets calls tell with the secrets of a file again and again, until ctx ends, and says whether they are
+// others than before; known are those at first. A file that cannot be read, or has none, changes nothing. Without
+// a name the known ones stay.
+func FollowSecrets(ctx context.Context, name string, known Secrets, tell func(list Secrets, changed bool)) {
 	told := ""
 	for ctx.Err() == nil {
 		list, err := ReadSecrets(name)
@@ -105,14 +106,15 @@ func FollowSecrets(ctx context.Context, name string, known Secrets, changed func
 		case err != nil && err.Error() != told:
 			klog.ErrorS(err, "Tunnel secrets could not be reloaded, keeping the former ones")
 			told = err.Error()
-		case err == nil && !slices.Equal(list, known):
-			klog.InfoS("Tunnel secrets reloaded", "file", name, "accepted", len(list))
-			changed(list)
-			known = list
-		}
-		if err == nil {
+		case err == nil:
 			told = ""
 		}
+		changed := err == nil && !slices.Equal(list, known)
+		if changed {
+			klog.InfoS("Tunnel secrets reloaded", "file", name, "accepted", len(list))
+			known = list
+		}
+		tell(known, changed)
 		pause.For(ctx, secretPeriod)
 	}
 }

@@ -127,7 +127,11 @@ func TestFollowSecrets(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	changes, done := make(chan Secrets, 8), make(chan struct{})
 	go func() {
-		FollowSecrets(ctx, name, known, func(s Secrets) { changes <- s })
+		FollowSecrets(ctx, name, known, func(s Secrets, changed bool) {
+			if changed {
+				changes <- s
+			}
+		})
 		close(done)
 	}()
 	defer func() { cancel(); <-done }()

@@ -374,12 +374,10 @@ func (p *Prober) heard(id uint16, m message) {
 	peer.next = time.Now().Add(p.pause(peer))
 }
 
-// say records the answer of a node. The caller has the lock.
+// say records the answer of a node, also the same one again: somebody may have changed the entry. The caller has
+// the lock.
 func (p *Prober) say(peer *peer, answer nodemap.Answer) {
-	if peer.answer == answer {
-		return
-	}
-	if peer.answer == nodemap.Accepts {
+	if peer.answer == nodemap.Accepts && answer != nodemap.Accepts {
 		klog.InfoS("Node no longer accepts tunnel traffic, new connections reach it by SNAT", "node", peer.addr, "answer", answer)
 	}
 	peer.answer = answer

@@ -187,6 +187,9 @@ func TestMissed(t *testing.T) {
 	is(nodemap.Unreachable, "after three questions without an answer")
 	answer(fourth)
 	is(nodemap.Accepts, "after another answer")
+	a.SetAnswer(2, at(2), nodemap.Refuses) // as another program
+	answer(ask())
+	is(nodemap.Accepts, "after an answer to an agent that knows that it is the same")
 }
 
 // TestKnownBefore: what a former agent was told holds until the node is unreachable.

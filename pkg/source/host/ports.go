@@ -18,16 +18,17 @@ import (
 // portsInterval passes between two reads of the settings: the kernel reports no change.
 const portsInterval = time.Second
 
-// FollowSourcePorts reports the ephemeral port range, which the kernel uses for connections of its own
-// processes, and which are reserved, whenever that changes, until ctx ends.
-func FollowSourcePorts(ctx context.Context, tell func(bpfmap.SourcePorts)) {
-	followSourcePorts(ctx, "/proc/sys/net/ipv4", tell)
+// FollowSourcePorts tells the ephemeral port range, which the kernel uses for connections of its own
+// processes, and which are reserved, at first and whenever known returns others, until ctx ends. again says that
+// the same have been told before.
+func FollowSourcePorts(ctx context.Context, known func() bpfmap.SourcePorts, tell func(ports bpfmap.SourcePorts, again bool)) {
+	followSourcePorts(ctx, "/proc/sys/net/ipv4", known, tell)
 }
 
 // SourcePorts returns what FollowSourcePorts tells, of the network namespace of the calling thread.
 func SourcePorts() (bpfmap.SourcePorts, error) { return readSourcePorts("/proc/sys/net/ipv4") }
 
-func followSourcePorts(ctx context.Context, dir string, tell func(bpfmap.SourcePorts)) {
+func followSourcePorts(ctx context.Context, dir string, known func() bpfmap.SourcePorts, tell func(bpfmap.SourcePorts, bool)) {
 	var told bpfmap.SourcePorts
 	failed := false
 	for {
@@ -35,8 +36,8 @@ func followSourcePorts(ctx context.Context, dir string, tell func(bpfmap.SourceP
 		if err != nil && !failed {
 			klog.ErrorS(err, "The node's ephemeral and reserved ports could not be read", "assumed", told)
 		}
-		if failed = err != nil; !failed && ports != told {
-			tell(ports)
+		if failed = err != nil; !failed && (ports != told || ports != known()) {
+			tell(ports, ports == told)
 			told = ports
 		}
 		if !pause.For(ctx, portsInterval) {

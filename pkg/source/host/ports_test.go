@@ -62,8 +62,8 @@ func TestReadSourcePorts(t *testing.T) {
 	}
 }
 
-// TestFollowSourcePorts: the settings of a network namespace are told at once and when they
-// change.
+// TestFollowSourcePorts: the settings of a network namespace are told at once, when they change, and
+// when others are known.
 func TestFollowSourcePorts(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -73,18 +73,24 @@ func TestFollowSourcePorts(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	var told []bpfmap.SourcePorts
+	var known bpfmap.SourcePorts
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // the namespace ends with the thread
 		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
-			followSourcePorts(ctx, dir, func(p bpfmap.SourcePorts) {
-				told = append(told, p)
+			followSourcePorts(ctx, dir, func() bpfmap.SourcePorts { return known }, func(p bpfmap.SourcePorts, again bool) {
+				told, known = append(told, p), p
+				if again != (len(told) == 4) {
+					t.Errorf("told for the %d. time: again %t", len(told), again)
+				}
 				switch len(told) {
 				case 1:
 					writeSettings(t, dir, "10000 20000", "")
 				case 2:
 					writeSettings(t, dir, "10000 20000", "5000-5002,70")
+				case 3:
+					known.LocalMin, known.LocalMax = 1, 2 // as by another program
 				default:
 					cancel()
 				}
@@ -96,6 +102,7 @@ func TestFollowSourcePorts(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []bpfmap.SourcePorts{bpfmap.DefaultSourcePorts, ports(10000, 20000), ports(10000, 20000, 70, 5000, 5001, 5002)}
+	want = append(want, want[2])
 	if !slices.Equal(told, want) {
 		t.Errorf("told %v, want %v", told, want)
 	}
