@@ -78,7 +78,8 @@ func (d *Datapath) mendPrograms(ctx context.Context) (found int, err error) {
 	if devices > 0 {
 		d.syncNoted(ctx)
 	}
-	return pins + len(lost) + devices, errors.Join(err, errDevices)
+	entries, errEntries := d.mendEntries()
+	return pins + len(lost) + devices + entries, errors.Join(err, errDevices, errEntries)
 }
 
 // mendPins makes pins of maps again that somebody has removed, and takes the lock again where that
@@ -224,6 +225,9 @@ func (d *Datapath) lookAtDevices() (looks []deviceLook, err error) {
 	}
 	entries := make(map[int]devicemap.Device, len(written))
 	for _, w := range written {
+		if _, known := d.state[w.Ifindex]; !known && d.synced() {
+			looks = append(looks, deviceLook{name: w.Name, ifindex: w.Ifindex, role: forClients, lost: "an entry, though it is not served"})
+		}
 		entries[w.Ifindex] = w
 	}
 	var errs []error
@@ -271,16 +275,8 @@ func (d *Datapath) lookAt(l *deviceLook, s *deviceState, written devicemap.Devic
 	if s.role != forClients {
 		return nil
 	}
-	if !sameEntry(&s.key, &written) {
+	if !sameEntry(&s.key, &written) || s.xdp != nil && *s.xdp != xdpOf(&written) {
 		l.lost = "another entry"
-		return nil
-	}
-	serves, err := d.deviceMap.Serves(l.ifindex)
-	if err != nil {
-		return err
-	}
-	if !serves {
-		l.lost = "no entry by its index"
 		return nil
 	}
 	if d.xdp == nil || written.NoXDP != "" || written.Root == 0 {

@@ -68,6 +68,9 @@ type Options struct {
 	WithoutNode bool
 	// ClusterCIDRs are ranges of pods: routes to them lead to other nodes.
 	ClusterCIDRs []netip.Prefix
+	// OwnPods and PodsOfNodes are what [Datapath.SetOwnPods] and [Datapath.SetPodsOfNodes] are called with, for
+	// [Problems] alone.
+	OwnPods, PodsOfNodes []netip.Prefix
 	// NodePorts are the CIDRs of nodePortAddresses: [DevicesAuto] takes devices in them.
 	NodePorts []netip.Prefix
 	// Internal says which packets come from inside of the cluster.
@@ -143,6 +146,7 @@ type Datapath struct {
 	natLeft  map[uint64]bool      // whether their sockets are left alone, as was written
 	natFull  bool                 // the last one to be noted had no room
 	swept    bool                 // filters of a former agent have been looked for
+	written  writtenEntries
 
 	natSought map[uint64]time.Time // network namespaces that are not noted, and when they were last looked for
 	eachNetns func(func() error) error

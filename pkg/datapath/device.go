@@ -150,7 +150,7 @@ func (d *Datapath) syncDevices(ctx context.Context, ds *deviceSync, all bool) er
 	d.watch.choose(places)
 	ds.clients = slices.ContainsFunc(former, func(f devicemap.Device) bool { return f.Ifindex != 0 && !ds.serves(f.Ifindex) })
 	// Before an ID may get another device.
-	errs := []error{d.deviceMap.SetFrames(n.frames(ds.devices)), d.keepReplaced(ds, n)}
+	errs := []error{d.writeFrames(n.frames(ds.devices)), d.keepReplaced(ds, n)}
 	d.attachPods(ds)
 	for i := range ds.devices {
 		device := &ds.devices[i]

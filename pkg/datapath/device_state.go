@@ -41,6 +41,7 @@ type deviceState struct {
 	role role
 	key  devicemap.Device // what it was attached as, see clientKey
 	ok   bool             // the programs run
+	xdp  *xdpEntry        // nil: not written yet
 	// fault is the last one, until a sync has ended without.
 	fault  devicemap.Fault
 	logged bool

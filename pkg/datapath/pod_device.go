@@ -64,7 +64,7 @@ func (d *Datapath) attachPodDirection(dir *direction, ifindex int, name string) 
 // planMasquerade chooses the devices of backends that see the node for their client, and writes
 // where packets to those come from. A former agent's address stays until [Datapath.EndMasquerade].
 func (d *Datapath) planMasquerade(ds *deviceSync, n *network, nodeAddrs []netip.Addr) error {
-	was4, was6, err := d.deviceMap.Masquerade()
+	was4, was6, err := d.masquerade()
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (d *Datapath) planMasquerade(ds *deviceSync, n *network, nodeAddrs []netip.
 	}
 	ds.masqueraded = n.masqueraded(ds.devices, ds.pods)
 	sources := newSources(n, nodeAddrs, true) // a pod of this node answers any
-	return d.deviceMap.SetMasquerade(sources.of(0, netip.Addr.Is4, was4), sources.of(0, netip.Addr.Is6, was6))
+	return d.writeMasquerade(sources.of(0, netip.Addr.Is4, was4), sources.of(0, netip.Addr.Is6, was6))
 }
 
 // EndMasquerade takes the programs off the devices of backends which a former agent, one with
@@ -96,11 +96,11 @@ func (d *Datapath) endMasquerade(noneLeft time.Time) (ended bool, err error) {
 	if d.attached.IsZero() || noneLeft.Before(d.attached) {
 		return false, nil
 	}
-	was4, was6, err := d.deviceMap.Masquerade()
+	was4, was6, err := d.masquerade()
 	if err != nil || !was4.IsValid() && !was6.IsValid() {
 		return false, err
 	}
-	return true, d.deviceMap.SetMasquerade(netip.Addr{}, netip.Addr{})
+	return true, d.writeMasquerade(netip.Addr{}, netip.Addr{})
 }
 
 // sweep removes, once, the filters that a former agent has left on devices that are

@@ -9,6 +9,8 @@ import (
 type pods struct {
 	own   []netip.Prefix // of this node's, by its Node object
 	nodes []netip.Prefix // of all Nodes; nil: not told yet
+	// written are those that the programs know, by a former agent at first; nil: not read yet.
+	written []netip.Prefix
 }
 
 // SetOwnPods replaces the ranges of this node's pods. Without any, and with [Internal.OfNode],
@@ -38,15 +40,41 @@ func (d *Datapath) setPods(change func(*pods)) {
 func (d *Datapath) writePods() ([]netip.Prefix, error) {
 	d.podsMu.Lock()
 	defer d.podsMu.Unlock()
-	ranges := slices.Concat(d.opts.ClusterCIDRs, d.pods.own, d.pods.nodes)
-	if d.pods.nodes == nil || len(d.pods.own) == 0 && d.opts.Internal.OfNode {
+	if d.pods.written == nil {
 		former, err := d.deviceMap.LocalCIDRs()
 		if err != nil {
 			return nil, err
 		}
-		ranges = append(ranges, former...)
+		d.pods.written = append([]netip.Prefix{}, former...)
 	}
-	return ranges, d.deviceMap.SetLocalCIDRs(ranges)
+	ranges, all := d.podRanges()
+	if !all {
+		ranges = append(ranges, d.pods.written...)
+	}
+	written, err := d.deviceMap.SetLocalCIDRs(ranges)
+	if err == nil {
+		d.pods.written = written
+	}
+	return ranges, err
+}
+
+// podRanges returns where pods are, as far as it has been told, and whether that is all.
+func (d *Datapath) podRanges() (ranges []netip.Prefix, all bool) {
+	all = d.pods.nodes != nil && (len(d.pods.own) > 0 || !d.opts.Internal.OfNode)
+	return slices.Concat(d.opts.ClusterCIDRs, d.pods.own, d.pods.nodes), all
+}
+
+// mendPods writes the ranges of pods again where they are not as they were written, and reports whether
+// they were not.
+func (d *Datapath) mendPods() (bool, error) {
+	d.podsMu.Lock()
+	have, err := d.deviceMap.LocalCIDRs()
+	changed := err == nil && d.pods.written != nil && !slices.Equal(have, d.pods.written)
+	d.podsMu.Unlock()
+	if changed {
+		_, err = d.writePods()
+	}
+	return changed, err
 }
 
 // ownPods returns the ranges by which addresses of this machine are told from those of its pods,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -20,7 +21,7 @@ import (
 type Problem struct {
 	// Kind is one word: "link-removed", "link-detached" or "link-program" of a program in the
 	// cgroup, "device-" and the same of one at a device, "xdp-detached", "foreign-before", "foreign-below",
-	// "nested", "device-unserved", "device-failed", "device-entry", "nat-unserved", "cgroup-gone".
+	// "nested", "device-unserved", "device-failed", "device-entry", "nat-unserved", "pod-range", "cgroup-gone".
 	Kind string
 	Text string
 }
@@ -28,9 +29,9 @@ type Problem struct {
 // inspection collects problems.
 type inspection struct {
 	*Datapath
-	dir  string
-	pods []netip.Prefix // as the maps have them
-	list []Problem
+	dir   string
+	known []netip.Prefix // ranges of pods, as the maps have them
+	list  []Problem
 }
 
 func (i *inspection) add(kind, format string, args ...any) {
@@ -39,13 +40,24 @@ func (i *inspection) add(kind, format string, args ...any) {
 
 // Problems returns what is wrong with the programs that an agent with these options has attached,
 // and with its choice of devices, by the calling thread's network namespace. It changes nothing.
-func Problems(bpffs string, maps *bpfmap.Maps, opts Options) ([]Problem, error) {
-	d := &Datapath{opts: opts, maps: maps, deviceMap: devicemap.New(maps)}
+func Problems(bpffs string, tables *bpfmap.Maps, opts Options) ([]Problem, error) {
+	d := &Datapath{opts: opts, maps: tables, deviceMap: devicemap.New(tables), pods: pods{own: opts.OwnPods, nodes: opts.PodsOfNodes}}
 	d.watch = newWatch(d.relevantRoute)
-	pods, err := d.deviceMap.LocalCIDRs() // those that the agent knows
-	i := &inspection{Datapath: d, dir: Dir(bpffs), pods: pods}
+	ranges, err := d.deviceMap.LocalCIDRs() // those that the agent knows
+	i := &inspection{Datapath: d, dir: Dir(bpffs), known: ranges}
+	if err == nil {
+		i.rangesOfPods()
+	}
 	err = errors.Join(err, i.hooks(), i.devices())
 	return i.list, err
+}
+
+// rangesOfPods looks at the ranges of pods, if all are known.
+func (i *inspection) rangesOfPods() {
+	ranges, all := i.podRanges()
+	if want := devicemap.Covering(ranges); all && !slices.Equal(want, i.known) {
+		i.add("pod-range", "the programs take %v for the ranges of pods, want %v", i.known, want)
+	}
 }
 
 // hooks looks at the programs in the cgroup.
@@ -120,8 +132,8 @@ func (i *inspection) devices() error {
 		return err
 	}
 	n.generic = i.opts.XDP == XDPGeneric
-	chosen, _ := i.plan(n, former, i.knownNodeAddrs(former), i.ownPods(i.pods))
-	var errs []error
+	chosen, _ := i.plan(n, former, i.knownNodeAddrs(former), i.ownPods(i.known))
+	errs := []error{i.frames(n, chosen)}
 	for at := range chosen {
 		errs = append(errs, i.device(&chosen[at], former))
 	}
@@ -177,6 +189,25 @@ func (i *inspection) device(device *devicemap.Device, was []devicemap.Device) er
 		errs = append(errs, i.direction(dir, device.Ifindex, device.Name, dir.programFor(device.NoEthernet)))
 	}
 	return errors.Join(append(errs, i.xdpAt(&written))...)
+}
+
+// frames looks at what XDP knows the frames by that are for a device.
+func (i *inspection) frames(n *network, devices []devicemap.Device) error {
+	frames, err := i.deviceMap.Frames()
+	if err == nil && !maps.Equal(frames, n.frames(devices)) {
+		i.add("device-entry", "XDP takes other frames of VLANs and bonds for those of the devices than they have")
+	}
+	macs, errMACs := i.deviceMap.MACs()
+	want := make(map[int]devicemap.MAC)
+	for at := range devices {
+		if d := &devices[at]; i.opts.XDP != "" && i.opts.XDP != XDPOff && d.NoXDP == "" {
+			want[d.Ifindex] = n.mac(d.Ifindex)
+		}
+	}
+	if errMACs == nil && !maps.Equal(macs, want) {
+		i.add("device-entry", "XDP knows the MAC addresses %x of devices by their indexes, want %x", macs, want)
+	}
+	return errors.Join(err, errMACs)
 }
 
 // entry compares a device's entry with the device.

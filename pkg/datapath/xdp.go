@@ -49,6 +49,13 @@ type xdpError struct{ reason string }
 
 func (e xdpError) Error() string { return e.reason }
 
+// xdpEntry is what of a device's entry says how far XDP serves it.
+type xdpEntry struct{ serves, send, sendBuffers bool }
+
+func xdpOf(d *devicemap.Device) xdpEntry {
+	return xdpEntry{d.NoXDP == "", d.XDPSend, d.XDPSendBuffers}
+}
+
 // syncXDP attaches the XDP programs where they can serve the devices, and writes into
 // each one's entry how far they can. It takes them off others.
 func (d *Datapath) syncXDP(ctx context.Context, n *network, ds *deviceSync) {
@@ -80,6 +87,9 @@ func (d *Datapath) syncXDP(ctx context.Context, n *network, ds *deviceSync) {
 			}
 		}
 		device.XDPSend, device.XDPSendBuffers = d.xdpSends(&device)
+		if s := d.state[device.Ifindex]; s != nil {
+			s.xdp = new(xdpOf(&device))
+		}
 		if device == devices[i] {
 			continue
 		}
@@ -94,7 +104,7 @@ func (d *Datapath) syncXDP(ctx context.Context, n *network, ds *deviceSync) {
 	}
 	keep := func(ifindex int) bool { return on[ifindex] }
 	_, err := leaveDispatchers(ctx, d.opts.BPFFS, keep)
-	ds.xdp = errors.Join(d.deviceMap.SetMACs(macs), detachLinks(dir, xdpPrefix, keep), err)
+	ds.xdp = errors.Join(d.writeMACs(macs), detachLinks(dir, xdpPrefix, keep), err)
 }
 
 // attachXDP makes a program run where it can serve the device, and returns the ifindex

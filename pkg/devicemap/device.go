@@ -231,6 +231,26 @@ func (t Table) Serves(ifindex int) (bool, error) {
 	return true, nil
 }
 
+// SetIDs has these devices, and no others, looked up by their indexes, as Put and Delete do for one. It reports
+// whether it was otherwise.
+func (t Table) SetIDs(devices []Device) (changed bool, err error) {
+	have := make(map[uint32]uint32)
+	errs := []error{bpfmap.Each(t.maps.BlDeviceId, func(ifindex, id *uint32) { have[*ifindex] = *id })}
+	for i := range devices {
+		ifindex := uint32(devices[i].Ifindex)
+		if id, ok := have[ifindex]; !ok || id != devices[i].ID {
+			changed = true
+			errs = append(errs, bpfmap.Put(t.maps.BlDeviceId, ifindex, devices[i].ID))
+		}
+		delete(have, ifindex)
+	}
+	for ifindex := range have {
+		changed = true
+		errs = append(errs, bpfmap.Remove(t.maps.BlDeviceId, ifindex))
+	}
+	return changed, errors.Join(errs...)
+}
+
 // Delete takes a device out. Its ID is kept for another one of that name.
 func (t Table) Delete(d Device) error {
 	if err := t.release(d.Ifindex, d.ID); err != nil {

@@ -20,19 +20,18 @@ func (t Table) LocalCIDRs() ([]netip.Prefix, error) {
 
 // SetLocalCIDRs replaces the prefixes of pods: a client in one of them is not served by
 // the tunnel, for it may be on the backend's node. Of more than there is room for, shorter ones are
-// made that cover them.
-func (t Table) SetLocalCIDRs(prefixes []netip.Prefix) error {
-	// Half of the room: they are put before the former ones are removed.
-	want := covering(prefixes, int(t.maps.BlLocalCidr.MaxEntries()/2))
+// made that cover them, see [Covering]. It returns what LocalCIDRs returns from then on.
+func (t Table) SetLocalCIDRs(prefixes []netip.Prefix) (written []netip.Prefix, err error) {
+	want := Covering(prefixes)
 	for _, p := range want {
 		key := bpf.CIDRKey(p)
 		if err := bpfmap.Put(t.maps.BlLocalCidr, &key, uint32(1)); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	have, err := t.LocalCIDRs()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, p := range have {
 		if slices.Contains(want, p) {
@@ -40,15 +39,18 @@ func (t Table) SetLocalCIDRs(prefixes []netip.Prefix) error {
 		}
 		key := bpf.CIDRKey(p)
 		if err := bpfmap.Remove(t.maps.BlLocalCidr, &key); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return want, nil
 }
 
-// covering returns room prefixes at most, sorted, that cover the given ones: of the family that has
-// more, the longest ones lose a bit until there is room.
-func covering(prefixes []netip.Prefix, room int) []netip.Prefix {
+// localCIDRs is half of the entries of bl_local_cidr: prefixes are put before the former ones are removed.
+const localCIDRs = 512
+
+// Covering returns as many prefixes as there is room for at most, sorted, that cover the given ones: of the family
+// that has more, the longest ones lose a bit until there is room.
+func Covering(prefixes []netip.Prefix) []netip.Prefix {
 	list := make([]netip.Prefix, 0, len(prefixes))
 	for _, p := range prefixes {
 		list = append(list, p.Masked())
@@ -56,7 +58,7 @@ func covering(prefixes []netip.Prefix, room int) []netip.Prefix {
 	for {
 		slices.SortFunc(list, netip.Prefix.Compare)
 		list = slices.Compact(list)
-		if len(list) <= room {
+		if len(list) <= localCIDRs {
 			return list
 		}
 		var count, bits [2]int

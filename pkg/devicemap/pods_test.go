@@ -16,7 +16,7 @@ func TestLocalCIDRsAreReplaced(t *testing.T) {
 		{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.245.0.0/16")},
 		nil,
 	} {
-		if err := m.SetLocalCIDRs(want); err != nil {
+		if _, err := m.SetLocalCIDRs(want); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := m.LocalCIDRs(); err != nil || !slices.Equal(got, want) {
@@ -35,7 +35,7 @@ func TestLocalCIDRsFit(t *testing.T) {
 		for i := range 8000 {
 			ranges = append(ranges, netip.MustParsePrefix(fmt.Sprintf("10.%d.%d.0/24", 100*(second+1)+i/256, i%256)))
 		}
-		if err := m.SetLocalCIDRs(ranges); err != nil {
+		if _, err := m.SetLocalCIDRs(ranges); err != nil {
 			t.Fatal(err)
 		}
 		got, err := m.LocalCIDRs()

@@ -33,6 +33,7 @@ var reasons = []struct {
 	{"node-address-", reason{"NodePorts answer at other addresses than nodePortAddresses selects", ""}},
 	{"node-", reason{"direct server return does not reach a node, or accepts packets of a host that is none", ""}},
 	{"endpoint-", reason{"direct server return drops packets for an endpoint, or accepts packets for an address that is none", ""}},
+	{"pod-range", reason{"direct server return serves clients that are beside their endpoint, which then do not get replies, or leaves others to SNAT", ""}},
 	{"hairpin", reason{"the node's own kernel does not reach endpoints on it", ""}},
 	{"agent-waiting", reason{"connections go to endpoints that may be gone, and not to new ones", "the agent's log says what it does; if it does nothing, restart it, which disturbs no connection, and report it with \"beeline report\""}},
 	{"manifest", reason{"what the file declared before is served, not what it declares now", "correct the file; the agent reads it by itself"}},

@@ -13,8 +13,12 @@ func (c *Checker) lookAtPrograms() ([]Finding, error) {
 		return nil, c.noSettings
 	}
 	o := setup.Datapath(c.settings, statusmap.New(c.maps).Agent().Cgroup)
+	o.PodsOfNodes = c.podsOfNodes
 	if local := c.state.All().LocalNode; local != nil {
 		o.NodeAddrs = model.PreferAddrs(o.NodeAddrs, local.Addrs)
+		if o.Internal.OfNode {
+			o.OwnPods = local.PodRanges
+		}
 	}
 	problems, err := datapath.Problems(c.opts.BPFFS, c.maps, o)
 	return ofPrograms(problems), err
@@ -32,7 +36,11 @@ func (c *Checker) lookBelow() ([]Finding, error) {
 // ofPrograms returns problems as findings.
 func ofPrograms(problems []datapath.Problem) (list []Finding) {
 	for _, p := range problems {
-		list = append(list, Finding{Part: Programs, Kind: p.Kind, What: p.Text})
+		f := Finding{Part: Programs, Kind: p.Kind, What: p.Text}
+		if p.Kind == "pod-range" { // the source tells of it
+			f.Part, f.any = Tables, true
+		}
+		list = append(list, f)
 	}
 	return list
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/reconcile"
@@ -39,6 +40,7 @@ func (c *Checker) lookAtTables(ctx context.Context) ([]Finding, error) {
 			d.failed(service, f.Error)
 		}
 	}
+	o.PodRanges = func(ranges []netip.Prefix) { c.podsOfNodes = append([]netip.Prefix{}, ranges...) }
 	o.Complete = func(context.Context) error { return nil }
 	o.Synced = func(reconcile.Sync) { cancel() }
 	r := reconcile.New(restored, rec, o)

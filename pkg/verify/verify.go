@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -101,8 +102,10 @@ type Checker struct {
 	source     setup.Services
 	state      *source.State
 	noSource   error
-	machine    MachineChecker
-	stop       func()
+	// podsOfNodes are the ranges of all nodes' pods; nil: not known.
+	podsOfNodes []netip.Prefix
+	machine     MachineChecker
+	stop        func()
 }
 
 // Open opens the maps that are pinned, and begins to follow the source that the agent has noted.
@@ -140,7 +143,7 @@ func (c *Checker) reopen() (anew bool, err error) {
 
 // configure takes the configuration that the agent has noted, and begins to follow its source.
 func (c *Checker) configure(text []byte) {
-	c.noted, c.state, c.stop = text, source.NewState(), func() {}
+	c.noted, c.state, c.stop, c.podsOfNodes = text, source.NewState(), func() {}, nil
 	c.machine.Settings, c.machine.ClockAhead, c.machine.NodeMissing = nil, nil, nil
 	if c.settings, c.noSettings = decode(text); c.noSettings != nil {
 		c.noSource = c.noSettings

@@ -2,9 +2,12 @@ package verify_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,7 +18,9 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/model"
+	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/pkg/verify"
@@ -152,6 +157,96 @@ func TestMendedTables(t *testing.T) {
 		return len(r.Findings)+len(r.Unchecked)+len(r.Unsettled) == 0
 	})
 	n.counted(t, "tables")
+}
+
+// TestMendedEntries: what somebody changes of devices, pods, the tunnel and the machine's ports is as before after
+// the agent's next look, too.
+func TestMendedEntries(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, "--devices", "up*", "--xdp", "generic", "--forwarding-mode", "dsr", "--node-ip", lab.Node4.String(), "--cluster-cidr", "10.244.0.0/16")
+	uplink := n.uplink(t)
+	reader, err := bpfmap.Open(datapath.Dir(n.BPFFS))
+	check(t, err)
+	t.Cleanup(func() { check(t, reader.Close()) })
+	m := n.maps() // as a stranger writes, who has the maps open beside the agent
+	devices, nodes := devicemap.New(reader), &m.Entries.Node
+	list, err := devices.Present()
+	check(t, err)
+	id := list[0].ID
+	list[0].XDPSend = !list[0].XDPSend
+	entries := []struct {
+		name   string
+		read   func() (any, error)
+		change func() error
+	}{
+		{"range of pods", func() (any, error) { return devices.LocalCIDRs() }, func() error {
+			_, err := devicemap.New(m).SetLocalCIDRs([]netip.Prefix{prefix("203.0.113.0/24")})
+			return err
+		}},
+		{"frames of VLANs", func() (any, error) { return devices.Frames() }, func() error {
+			return devicemap.New(m).SetFrames(map[devicemap.Frames]uint32{{Ifindex: uplink, Tags: devicemap.Tags{{Protocol: 0x8100, ID: 5}}}: id})
+		}},
+		{"MAC addresses", func() (any, error) { return devices.MACs() }, func() error {
+			return devicemap.New(m).SetMACs(map[int]devicemap.MAC{uplink + 1: {2}})
+		}},
+		{"devices", func() (any, error) { return devices.Present() }, func() error {
+			return errors.Join(devicemap.New(m).Put(list[0]), devicemap.New(m).Put(devicemap.Device{ID: 99, Ifindex: 1, Name: "lo"}))
+		}},
+		{"index of a device", func() (any, error) {
+			ids := make(map[uint32]uint32)
+			return ids, bpfmap.Each(reader.BlDeviceId, func(ifindex, id *uint32) { ids[*ifindex] = *id })
+		}, func() error {
+			return errors.Join(bpfmap.Put(m.BlDeviceId, uint32(uplink), uint32(100)), bpfmap.Put(m.BlDeviceId, uint32(4711), id))
+		}},
+		{"masqueraded packets", func() (any, error) {
+			addr4, addr6, err := devices.Masquerade()
+			return [2]netip.Addr{addr4, addr6}, err
+		}, func() error { return devicemap.New(m).SetMasquerade(lab.Node4, netip.Addr{}) }},
+		{"namespaces that translate", func() (any, error) { return devices.NAT() }, func() error { return devicemap.New(m).PutNAT(4711, []int{uplink}) }},
+		{"devices of sandboxes", func() (any, error) { return devicemap.NewSandboxes(reader).List() }, func() error { return devicemap.NewSandboxes(m).Add(uplink) }},
+		{"source ports", func() (any, error) { return reader.SourcePorts(), nil }, func() error {
+			m.SetSourcePorts(bpfmap.SourcePorts{LocalMin: 1, LocalMax: 2})
+			return nil
+		}},
+		{"marks of the tunnel", func() (any, error) { return *reader.Entries.Secret, nil }, func() error {
+			nodemap.New(m).SetMarks([8]byte{7}, [8]byte{7}, [8]byte{8})
+			return nil
+		}},
+		{"this node", func() (any, error) { return reader.Entries.Node[0], nil }, func() error {
+			(*nodes)[0].Store(0, 77)
+			return nil
+		}},
+		{"share of a network", func() (any, error) { return reader.Entries.SourceShare.Most, nil }, func() error {
+			m.Entries.SourceShare.Most = 1
+			return nil
+		}},
+	}
+	before := make([]any, len(entries))
+	for i, e := range entries {
+		before[i], err = e.read()
+		check(t, err)
+	}
+	for _, e := range entries {
+		check(t, e.change())
+	}
+	var others []string
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("not as before: %q", others)
+		}
+	})
+	lab.Eventually(t, "all is as before", func() bool {
+		others = nil
+		for i, e := range entries {
+			if now, err := e.read(); err != nil || !reflect.DeepEqual(now, before[i]) {
+				others = append(others, e.name)
+			}
+		}
+		return len(others) == 0
+	})
+	n.counted(t, "tables")
+	n.counted(t, "programs")
+	n.wantNothing(t, "once all is as before")
 }
 
 // TestChurn: while endpoints and Services change all the time and an agent follows, nothing is

@@ -174,6 +174,16 @@ func TestDevicePrograms(t *testing.T) {
 				d.MTU = 1400
 				return devices.Put(d)
 			})
+		}},
+		breakage{"frames of a VLAN", "device-entry", []string{"other frames of VLANs"}, func(t *testing.T) {
+			n.changeDevice(t, func(devices devicemap.Table, d devicemap.Device) error {
+				return devices.SetFrames(map[devicemap.Frames]uint32{{Ifindex: ifindex, Tags: devicemap.Tags{{Protocol: 0x8100, ID: 5}}}: d.ID})
+			})
+		}},
+		breakage{"MAC address", "device-entry", []string{"MAC addresses", "020000000000"}, func(t *testing.T) {
+			n.changeDevice(t, func(devices devicemap.Table, _ devicemap.Device) error {
+				return devices.SetMACs(map[int]devicemap.MAC{ifindex: {2}})
+			})
 		}})
 	n.wantMended(t,
 		breakage{"tcx program replaced", "device-link-program", []string{"egress link of device uplink", "stranger"}, func(t *testing.T) {

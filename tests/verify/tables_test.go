@@ -1,11 +1,13 @@
 package verify_test
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/servicemap"
@@ -286,6 +288,19 @@ func addressDamages() []damage {
 		{"node address of the host alone", "node-address-changed", []string{lab.Node4.String()}, func(k *kernel) func() error {
 			check(k.t, k.PutNodeAddr(lab.Node4, tables.NodeAddr{HostOnly: true}))
 			return func() error { return k.PutNodeAddr(lab.Node4, tables.NodeAddr{}) }
+		}},
+		{"range of pods", "pod-range", []string{"203.0.113.0/24"}, func(k *kernel) func() error {
+			ranges := devicemap.New(k.Maps)
+			_, err := ranges.SetLocalCIDRs([]netip.Prefix{prefix("203.0.113.0/24")})
+			check(k.t, err)
+			return func() error {
+				_, err := ranges.SetLocalCIDRs(nil)
+				return err
+			}
+		}},
+		{"this node", "node-self", []string{"another node"}, func(k *kernel) func() error {
+			k.Entries.Node[0].Store(0, 77)
+			return k.Rederive
 		}},
 		{"hairpin", "hairpin", []string{"source addresses"}, func(k *kernel) func() error {
 			check(k.t, bpfmap.Put(k.BlDevice, uint32(bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN), &bpf.SockBlDeviceEntry{}))
