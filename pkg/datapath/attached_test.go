@@ -3,16 +3,20 @@ package datapath_test
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
+	"github.com/beeline-lb/beeline/pkg/devicemap"
 	"github.com/beeline-lb/beeline/pkg/statusmap"
 	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
@@ -60,6 +64,47 @@ func TestRemovedPins(t *testing.T) {
 			if found, err := d.MendPrograms(t.Context()); found != 0 || err != nil {
 				t.Errorf("%s: the next look found %d, %v", what, found, err)
 			}
+		}
+	})
+}
+
+// TestMendedWithinFiveSeconds: what somebody detaches, or changes of devices and pods, right after a look is as before
+// within 5 s, where the looks themselves take no time.
+func TestMendedWithinFiveSeconds(t *testing.T) {
+	t.Parallel()
+	tier.SameInEveryKernel(t)
+	eachMode(t, func(t *testing.T, opts datapath.Options, _ netlink.Link) {
+		d := prepare(t, opts)
+		t.Cleanup(func() { must(t, d.Close()) })
+		must(t, d.Attach(t.Context()))
+		ranges := devicemap.New(d.Maps())
+		pin := filepath.Join(datapath.Dir(opts.BPFFS), "link_bl_connect4")
+		damage := func() {
+			_, err := ranges.SetLocalCIDRs([]netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")})
+			must(t, os.Remove(pin), err)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var damaged time.Time
+			damage()
+			must(t, d.FollowPrograms(ctx, func(found int) {
+				if damaged.IsZero() { // a look has just ended
+					damage()
+					damaged = time.Now()
+					return
+				}
+				if took := time.Since(damaged); took > 5*time.Second || found != 2 {
+					t.Errorf("found %d after %s; want a link and the ranges of pods", found, took)
+				}
+				cancel()
+			}))
+		})
+		if list, err := ranges.LocalCIDRs(); err != nil || len(list) > 0 {
+			t.Errorf("ranges of pods are %v, %v", list, err)
+		}
+		if _, err := os.Stat(pin); err != nil {
+			t.Error(err)
 		}
 	})
 }
