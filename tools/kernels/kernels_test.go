@@ -22,21 +22,13 @@ func TestOldestKernel(t *testing.T) {
 func TestArm64(t *testing.T) {
 	runIn(t, "6.1-arm64", options{
 		packages: [][]string{{"./pkg/datapath"}, {"./tests/netns", "./tests/agent"}},
-		args:     []string{"-test.run", "^(TestVerifierMargin|TestConnect|TestNodePortAddresses|TestRestart|TestTerminate)$"},
+		args:     []string{"-test.run", "^(TestVerifierMargin|TestConnect|TestRestart)$"},
 	})
 }
 
 // TestLockdownOfLaterKernel: since Linux 6.10 the verifier refuses to read the kernel's memory in other words.
 func TestLockdownOfLaterKernel(t *testing.T) {
 	runIn(t, "6.12", options{packages: [][]string{{"./tests/lockdown"}}})
-}
-
-// TestIPVS compares Beeline with IPVS, and has it take over from a kube-proxy that uses it.
-func TestIPVS(t *testing.T) {
-	runIn(t, "6.1-rt", options{
-		packages: [][]string{{"./tests/netns", "./tests/ipvs"}},
-		args:     []string{"-test.run", "^(TestIPVS|TestIPVSTurns|TestIPVSHashes|TestMigration)$"},
-	})
 }
 
 // interrupted ends with the first signal, for all tests: one that has not begun must not, either.
