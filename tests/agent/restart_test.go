@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // flows are sockets that were in use before something happened to the agent.
@@ -97,7 +98,11 @@ func TestRestart(t *testing.T) {
 	f := openFlows(t, h)
 	before := h.Dump(changing...)
 	stop := connectAlways(t, h)
-	for i := range 3 {
+	starts := 3
+	if tier.Brief(t) {
+		starts = 1
+	}
+	for i := range starts {
 		s.Signal(unix.SIGKILL)
 		_ = s.Wait() // killed
 		f.check(t, h, "while the agent is down")

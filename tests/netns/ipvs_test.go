@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // virtuals are the addresses of IPVS's virtual servers, which are no Services.
@@ -271,20 +272,25 @@ func reachFrom(t *testing.T, h *lab.Host, network string, from, to netip.AddrPor
 
 // TestIPVSHashes: of 4,096 clients outside, each server of sh and mh has the share that its weight says, through
 // Beeline within 2 %, as through the kernel's IPVS, whose tables are less even; a client has the same one again. With
-// dh one has all. Which clients there are makes the outcome the same each time.
+// dh one has all. Which clients there are makes the outcome the same each time. Shares of 512 clients, as many as in
+// an emulated kernel, may differ thrice as much.
 func TestIPVSHashes(t *testing.T) {
 	t.Parallel()
 	h, a := newHost(t, lab.AgentOptions{Devices: []string{lab.Uplink}})
 	d := newDirector(t, h)
 	addManyClients(t, h)
 	weights := []int{1, 4, 3, 2, 1, 7} // with 0, sh of IPVS refuses the clients that it has for that server
-	port := uint16(20_000)             // another one for each datagram of a client: IPVS keeps connections for minutes
+	many, wider := 4096, 1.
+	if tier.Brief(t) {
+		many, wider = 512, 3
+	}
+	port := uint16(20_000) // another one for each datagram of a client: IPVS keeps connections for minutes
 	for _, tt := range []struct {
 		scheduler, service string
 		clients            int
 	}{
-		{"sh", withAlgorithm("sh", ""), 4096},
-		{"mh", withAlgorithm("maglev", "sessionAffinity: ClientIP,"), 4096},
+		{"sh", withAlgorithm("sh", ""), many},
+		{"mh", withAlgorithm("maglev", "sessionAffinity: ClientIP,"), many},
 		{"dh", withAlgorithm("dh", ""), 64},
 	} {
 		a.Apply(append(append(weighted(weights, backends4(len(weights))), weighted(weights, backends6(len(weights)))...), tt.service)...)
@@ -311,7 +317,7 @@ func TestIPVSHashes(t *testing.T) {
 					}
 				}
 				if tt.scheduler != "dh" {
-					checkShares(t, what, shares, weights, through.limit)
+					checkShares(t, what, shares, weights, wider*through.limit)
 				} else if slices.Max(shares) != tt.clients {
 					t.Errorf("%s: the servers had %v, want one to have all", what, shares)
 				}

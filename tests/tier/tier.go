@@ -4,7 +4,7 @@
 //	make test          all but those that call [Slow]
 //	make test-rest     those tests and subtests of which make test has left something out
 //	make test-all      all on this kernel; in an emulated one all but those that call
-//	                   [Slow] or [SameInEveryKernel]
+//	                   [Slow] or [SameInEveryKernel], and less of those that ask [Brief]
 //	make test-kernels  all that the emulated kernels can run
 //	make test-race     as make test, without what calls [OneGoroutine]
 //
@@ -128,11 +128,18 @@ func Share[T any](t testing.TB, cases []T, i, n int) []T {
 	return Part(cases, i, n)
 }
 
+// Brief reports whether a test does what it repeats less often: in an emulated kernel, unless all are
+// asked for.
+func Brief(t testing.TB) bool {
+	t.Helper()
+	return Emulated() && !All(t)
+}
+
 // SameInEveryKernel leaves a test whose outcome does not depend on the kernel out of
 // emulated ones, where loading programs takes long, unless all are asked for.
 func SameInEveryKernel(t testing.TB) {
 	t.Helper()
-	if Emulated() && !All(t) {
+	if Brief(t) {
 		t.Skip("left to make test-kernels: the outcome is the same in every kernel")
 	}
 }
