@@ -150,6 +150,7 @@ func TestWatchingForAnAgentKeepsNoneFromStarting(t *testing.T) {
 
 func TestTakingOverReplacesProgramsAndKeepsLinks(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	opts := place(t)
 	attach(t, opts)
 	before := links(t, opts)
@@ -185,6 +186,7 @@ func TestAnotherCgroupMovesTheLinks(t *testing.T) {
 // the former one goes on to be served, and by all programs.
 func TestLinksStayUntilTheNewCgroupHasThem(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	opts := place(t)
 	attach(t, opts)
 	before := links(t, opts)
@@ -350,6 +352,7 @@ func TestNothingIsPinnedOrAttachedBeforeAttach(t *testing.T) {
 
 func TestCleanupRemovesEverySchema(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	opts := place(t)
 	attach(t, opts)
 	removed, err := datapath.Cleanup(t.Context(), opts.BPFFS)

@@ -286,6 +286,7 @@ func sees(t *testing.T, counter *ebpf.Map) bool {
 
 func TestOtherProgramsOfTheHookGoOn(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	eachMode(t, func(t *testing.T, opts datapath.Options, l netlink.Link) {
 		program, counter := counting(t)
 		attachOther(t, opts.TC, l, program)
@@ -308,6 +309,7 @@ func TestOtherProgramsOfTheHookGoOn(t *testing.T) {
 
 func TestQdiscInUseStays(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	opts, l := withUplink(t)
 	opts.TC = datapath.TCClsact
 	attach(t, opts)

@@ -64,6 +64,7 @@ func withClsact(t *testing.T) (datapath.Options, netlink.Link) {
 // which former versions know.
 func TestFilterPlace(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	for name, test := range map[string]struct {
 		others []otherFilter
 		want   []string
@@ -124,6 +125,7 @@ func TestFilterPlace(t *testing.T) {
 // to one of each, ours is before it.
 func TestFilterPriorityTaken(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	ip := func(name string, priority uint16) otherFilter {
 		return otherFilter{name: name, priority: priority, protocol: unix.ETH_P_IP}
 	}

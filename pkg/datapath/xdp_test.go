@@ -51,6 +51,7 @@ func wantXDP(t *testing.T, opts datapath.Options, mode datapath.XDPMode, why str
 
 func TestXDPIsReplacedAndCleanedUp(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	opts, l := withXDP(t, datapath.XDPNative)
 	attach(t, opts)
 	wantXDP(t, opts, datapath.XDPNative, "")
