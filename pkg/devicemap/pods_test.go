@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/tests/maptest"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 func TestLocalCIDRsAreReplaced(t *testing.T) {
@@ -28,6 +29,7 @@ func TestLocalCIDRsAreReplaced(t *testing.T) {
 // TestLocalCIDRsFit: the ranges of more nodes than there is room for are covered by shorter ones, which
 // replace others as many.
 func TestLocalCIDRsFit(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	m := New(maptest.New(t, maptest.Small))
 	one := netip.MustParsePrefix("fd44:0:0:7::/64")
 	for second := range 2 {

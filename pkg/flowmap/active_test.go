@@ -15,6 +15,7 @@ import (
 	"github.com/beeline-lb/beeline/tests/bpffs"
 	"github.com/beeline-lb/beeline/tests/maptest"
 	"github.com/beeline-lb/beeline/tests/servicetest"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // counted are the backend of the tests and its generation.
@@ -103,6 +104,7 @@ func TestActiveRemoved(t *testing.T) {
 // TestActiveInTwoTables: a flow that is in the former table, too, is counted no more once, when the present one
 // has it no more. With it goes the reply entry from both.
 func TestActiveInTwoTables(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	for name, remove := range map[string]func(*testing.T, *bpfmap.Maps, []Flow){
 		"expired": func(t *testing.T, m *bpfmap.Maps, flows []Flow) {
 			for i, want := range []uint32{7, 6} {

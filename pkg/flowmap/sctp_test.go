@@ -129,6 +129,7 @@ func internetSum(p []byte) uint16 {
 // TestSCTPChecksum sends random packets in both directions: each comes out as if its sender
 // had made it with the other addresses and ports.
 func TestSCTPChecksum(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	m := maptest.New(t, maptest.Small)
 	programs := serveSCTP(t, m)
 	random := rand.New(rand.NewPCG(1, 2))
