@@ -128,6 +128,7 @@ func TestConnectedSendTo(t *testing.T) {
 // TestConnectedIdle: a connected socket never times out, whichever system call sends.
 func TestConnectedIdle(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{})
 	applyConnected(a)
 	for _, c := range connectedCases() {

@@ -149,6 +149,7 @@ func TestNodePortNewAddress(t *testing.T) {
 // loopback unless a CIDR covers it, clients reach a process that listens on the port.
 func TestNodePortAddresses(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	loopback4, loopback6 := netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()
 	cases := map[string]struct {
 		addresses []string

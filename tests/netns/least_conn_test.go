@@ -320,6 +320,7 @@ func testActiveUDP(t *testing.T, h *lab.Host, a *lab.Agent, network string, to n
 // also when its slot is in use by another socket.
 func TestActiveFails(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{})
 	nobody := []netip.Addr{netip.MustParseAddr("127.0.0.9")}
 	a.Apply(withAlgorithm("lc", ""), lab.Slice("algorithm", algorithmPorts, nobody...))

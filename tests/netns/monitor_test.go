@@ -25,6 +25,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/monitor"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 	"github.com/beeline-lb/beeline/tests/wait"
 )
 
@@ -198,6 +199,7 @@ func listen(t *testing.T, maps *bpfmap.Maps, o monitor.Options) *monitor.Listene
 // it is told so when it was only standing still.
 func TestMonitorPlaces(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
 	a.Apply(dual)
 	maps := openMaps(t, h)
@@ -233,6 +235,7 @@ func TestMonitorPlaces(t *testing.T) {
 // TestMonitorStalled: a command whose output nobody reads gives up its place, and ends when somebody does.
 func TestMonitorStalled(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
 	a.Apply(dual)
 	maps := openMaps(t, h)
@@ -268,6 +271,7 @@ func TestMonitorStalled(t *testing.T) {
 // they are; a burst below the limit is told.
 func TestMonitorLimit(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
 	a.Apply(dual)
 	maps := openMaps(t, h)
@@ -339,6 +343,7 @@ func monitoredClients(h *lab.Host) []monitoredClient {
 // TestMonitorSample: of a sample, all of a connection is told or nothing, of sockets and of packets.
 func TestMonitorSample(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges, Devices: []string{lab.Uplink}})
 	a.Apply(monitoredPort("web", netip.MustParseAddr("10.96.0.10"), 30080)...)
 	maps := openMaps(t, h)
@@ -379,6 +384,7 @@ func TestMonitorSample(t *testing.T) {
 // TestMonitorReused: the end of a connection does not name the Service that has got the id of its own meanwhile.
 func TestMonitorReused(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges, Devices: []string{lab.Uplink}})
 	idOf := func(name string) uint32 {
 		d, err := inspect.Open(h.BPFFS)
@@ -428,6 +434,7 @@ func TestMonitorReused(t *testing.T) {
 // TestMonitorEnd: who ends listening learns how many events were not told since the last time.
 func TestMonitorEnd(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
 	a.Apply(dual)
 	m, err := inspect.Listen(h.BPFFS, inspect.EventOptions{Rate: 1})
@@ -456,6 +463,7 @@ func TestMonitorEnd(t *testing.T) {
 // since, and goes on listening when the maps were removed and others are pinned.
 func TestMonitorFollowsMaps(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
 	a.Apply(dual)
 	one := []string{"-o", "json", "--service", "default/late", "--count", "1"}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // both is the spec of a Service with an address of each family, at the ports of dual.
@@ -146,6 +147,7 @@ func TestNested(t *testing.T) {
 // nor to one that the outer cluster refuses.
 func TestNestedLeftAlone(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	n := newNested(t, lab.AgentOptions{Devices: []string{lab.Uplink}, PodDevices: []string{"pod*"}})
 	for _, ip := range []string{"10.96.0.1/32", "fd96::1/128", "10.96.6.1/32", "fd96::6:1/128"} {
 		n.inner.AddAddr("lo", ip)

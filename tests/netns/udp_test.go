@@ -208,6 +208,7 @@ func TestUnconnectedKeepsBackend(t *testing.T) {
 // TestUnconnectedIdle: the backend is kept for 60 s after the last datagram.
 func TestUnconnectedIdle(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{})
 	applyDual(a)
 	s := h.Socket("udp4")
@@ -273,6 +274,7 @@ func TestUnconnectedMoves(t *testing.T) {
 // has the address that was sent to.
 func TestUnconnectedManyPeers(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{})
 	applyDual(a)
 	a.Apply(lab.Service("one", `{clusterIP: 10.96.0.4, ports: [{port: 53, protocol: UDP}]}`),
