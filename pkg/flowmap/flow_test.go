@@ -110,6 +110,7 @@ func flowTable(t *testing.T, m *bpfmap.Maps) (flows []Flow, replies []Reply) {
 
 // TestFlow follows a connection that the programs serve, to its end.
 func TestFlow(t *testing.T) {
+	tier.SameInEveryKernel(t)
 	m := maptest.New(t, maptest.Small)
 	programs := serveFlows(t, m)
 	toService := func(flags byte) { send(t, programs[bpf.TcProgBlIngress], tcpPacket(flowClient, flowService, flags)) }

@@ -176,8 +176,12 @@ func TestXDPBesideOthers(t *testing.T) {
 	if got, err := w.ask("udp4", service); !errors.Is(err, lab.ErrNothing) {
 		t.Errorf("past the filter: reached %q, %v", got, err)
 	}
-	w.restart(t, a)
-	w.wantBeside(t, datapath.XDPNative, filter, pass)
+	t.Run("restart", func(t *testing.T) {
+		tier.SameInEveryKernel(t)
+		w.restart(t, a)
+		w.wantBeside(t, datapath.XDPNative, filter, pass)
+	})
+	a.Stop()
 	w.unload(t, filter)
 	w.wantBeside(t, datapath.XDPNative, pass)
 	var removed []string

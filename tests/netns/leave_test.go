@@ -7,6 +7,7 @@ import (
 	"github.com/beeline-lb/beeline/pkg/drain"
 	"github.com/beeline-lb/beeline/pkg/flow"
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // TestSocketsOfLeftNode: when Beeline leaves a node, UDP sockets that Services have connected to endpoints are
@@ -21,6 +22,9 @@ func TestSocketsOfLeftNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if name == "drain" {
+				tier.SameInEveryKernel(t)
+			}
 			h, a := newHost(t, lab.AgentOptions{})
 			applyGone(a, 1)
 			through, kept := make(map[*lab.Socket]string), make(map[*lab.Socket]string)

@@ -129,6 +129,9 @@ func TestNested(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if len(opts.Devices) == 0 {
+				tier.SameInEveryKernel(t)
+			}
 			n := newNested(t, opts)
 			n.serve()
 			want(t, n.outer.Namespace, "10.96.0.1", "fd96::1", 1, 2, 3)

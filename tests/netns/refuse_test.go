@@ -102,6 +102,7 @@ func TestTerminating(t *testing.T) {
 // endpoint left the Service.
 func TestConnectionOutlivesBackend(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{})
 	applyDual(a)
 	s := h.Socket("tcp4")

@@ -9,12 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/tests/lab"
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // TestNotServed: connections to Services of another proxy, and to addresses that are no Service's, are
 // not changed.
 func TestNotServed(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{})
 	served := []string{"203.0.113.1", "203.0.113.2", "203.0.113.3"}
 	for _, addr := range served {
@@ -50,6 +52,7 @@ func TestNotServed(t *testing.T) {
 // TestBackendDirectly: connections to a backend's own address are not translated.
 func TestBackendDirectly(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{})
 	applyDual(a)
 	for network, addr := range map[string]netip.Addr{"tcp4": lab.Backend4(1), "tcp6": lab.Backend6(1), "udp4": lab.Backend4(2), "udp6": lab.Backend6(2)} {
@@ -67,6 +70,7 @@ func TestBackendDirectly(t *testing.T) {
 // TestOutsideCgroup: processes outside the agent's cgroup are not served.
 func TestOutsideCgroup(t *testing.T) {
 	t.Parallel()
+	tier.SameInEveryKernel(t)
 	h, a := newHost(t, lab.AgentOptions{})
 	applyDual(a)
 	h.Outside.AddAddr("lo", "10.96.0.1/32")
