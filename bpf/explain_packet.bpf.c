@@ -89,7 +89,17 @@ static __always_inline void bl_explain_client(struct bl_explain_entry *explain,
 		bl_explain_know_client(explain, &bl_known_fresh, &bl_new_client, &key, target);
 }
 
-/* Find the Service of the packet, before its flow begins. A function for the stack it takes. */
+/* Whether the packet goes on in a flow that is there. */
+static __always_inline bool bl_explain_goes_on(const struct bl_explain_entry *explain)
+{
+	return (explain->steps & (BL_EXPLAIN_KNOWN_FLOW | BL_EXPLAIN_FLOW_OVER)) ==
+	       BL_EXPLAIN_KNOWN_FLOW;
+}
+
+/*
+ * Find the Service of the packet, and what its flow begins with if it begins one. A function for the
+ * stack it takes.
+ */
 __noinline int bl_explain_find(const struct bl_packet *packet, enum bl_hook hook)
 {
 	struct bl_client client = {.packet = packet, .now = bl_flow_now()};
@@ -102,58 +112,111 @@ __noinline int bl_explain_find(const struct bl_packet *packet, enum bl_hook hook
 	dst = bl_packet_dst(packet);
 	explain->reason = bl_service_find(&client, &dst, &target);
 	explain->frontend = target.frontend;
+	if (bl_explain_goes_on(explain))
+		return 0;
 	if (explain->reason == BL_REASON_COUNT && target.stat)
 		bl_explain_client(explain, &client, hook, &target);
 	return 0;
 }
 
+/* Count a packet that is translated, and note whether it goes back to its pod. */
+static __always_inline void bl_explain_sent(struct bl_explain_entry *explain,
+					    const struct bl_path *path)
+{
+	bl_count(path->tunnel ? BL_REASON_TUNNEL_SENT : BL_REASON_PACKET_TRANSLATED);
+	if (path->back)
+		explain->steps |= BL_EXPLAIN_BACK;
+}
+
 /* Begin the flow of the packet, in the copies, and give the answer. */
 static __always_inline void bl_explain_begin(struct __sk_buff *skb, struct bl_packet *packet,
-					     enum bl_hook hook, struct bl_explain_entry *explain)
+					     enum bl_hook hook, enum bl_former former,
+					     struct bl_explain_entry *explain)
 {
 	const struct bl_flow_entry *flow;
 	struct bl_path path = {};
 
-	explain->verdict = bl_flow_begin(skb, packet, hook, BL_FORMER_NONE, &path);
+	explain->verdict = bl_flow_begin(skb, packet, hook, former, &path);
 	if (explain->verdict != BL_VERDICT_TRANSLATED)
 		return;
-	bl_count(path.tunnel ? BL_REASON_TUNNEL_SENT : BL_REASON_PACKET_TRANSLATED);
-	if (path.back)
-		explain->steps |= BL_EXPLAIN_BACK;
+	bl_explain_sent(explain, &path);
 	flow = bl_flow_find(&packet->key);
 	if (flow)
 		bl_explain_flow(explain, &flow->forward);
 	explain->to_src = path.to.src;
 }
 
-static __always_inline void bl_explain_hook(struct __sk_buff *skb, struct bl_explain_entry *explain,
-					    enum bl_hook hook)
+/* Give the answer for a packet of a known flow, by a copy of its entry, unless the flow is over. */
+static __always_inline void bl_explain_go_on(const struct bl_packet *packet, enum bl_hook hook,
+					     struct bl_explain_entry *explain,
+					     struct bl_flow_forward *forward)
 {
-	struct bl_packet packet = {};
+	struct bl_path path = {};
+
+	/* It is passed by at the pod's device, and known where it leaves. */
+	if (forward->device == BL_DEVICE_HAIRPIN)
+		hook = BL_HOOK_EGRESS;
+	explain->steps |= BL_EXPLAIN_KNOWN_FLOW;
+	explain->verdict = BL_VERDICT_DROPPED;
+	if (!bl_flow_source(packet, hook, forward, &path.to.src))
+		return;
+	if (!bl_flow_goes_on(packet, hook, forward, &path.to.src, bl_flow_now())) {
+		explain->steps |= BL_EXPLAIN_FLOW_OVER;
+		return;
+	}
+	explain->verdict = BL_VERDICT_TRANSLATED;
+	bl_path_to_backend(forward, &path);
+	path.back = bl_path_back(packet, hook, forward->device, &path);
+	bl_explain_sent(explain, &path);
+	bl_explain_flow(explain, forward);
+	explain->to_src = path.to.src;
+}
+
+/*
+ * Give the answer for the packet of a flow that is there; see bl_explain_goes_on. What is known of that
+ * flow when another one begins. A function for the stack it takes, as the next one.
+ */
+__noinline enum bl_former bl_explain_known(struct __sk_buff *skb)
+{
+	struct bl_explain_entry *explain = bl_value(bl_explain);
+	struct bl_flow_forward forward;
 	const struct bl_flow_entry *flow;
+	struct bl_packet packet = {};
+	enum bl_former former;
 
 	bl_explain_make(skb, &explain->query, &packet);
 	flow = bl_flow_find(&packet.key);
-	if (flow && !(bl_flow_bits(flow) & BL_FLOW_IS_REPLY)) {
-		explain->steps |= BL_EXPLAIN_KNOWN_FLOW;
-		explain->verdict = BL_VERDICT_TRANSLATED;
-		bl_explain_flow(explain, &flow->forward);
-		bl_flow_source(&packet, hook, &flow->forward, &explain->to_src);
-	} else {
-		bl_explain_find(&packet, hook);
-		bl_explain_begin(skb, &packet, hook, explain);
-	}
+	if (!flow || bl_flow_bits(flow) & BL_FLOW_IS_REPLY)
+		return BL_FORMER_NONE;
+	forward = flow->forward;
+	/* A new connection: its number is beyond those of the flow. */
+	if (packet.key.proto == IPPROTO_TCP)
+		packet.seq = forward.progress.tcp.client_seq + 1;
+	former = bl_flow_former(&packet, &forward);
+	bl_explain_go_on(&packet, explain->query.hook, explain, &forward);
+	return former;
 }
 
-/* A function for the stack it takes, as the next one. */
-__noinline int bl_explain_first(struct __sk_buff *skb)
+static __always_inline void bl_explain_hook(struct __sk_buff *skb, struct bl_explain_entry *explain,
+					    enum bl_hook hook, enum bl_former former)
+{
+	struct bl_packet packet = {};
+
+	bl_explain_make(skb, &explain->query, &packet);
+	bl_explain_find(&packet, hook);
+	if (!bl_explain_goes_on(explain))
+		bl_explain_begin(skb, &packet, hook, former, explain);
+}
+
+/* Find the Service, and begin a flow unless the packet has one. */
+__noinline int bl_explain_first(struct __sk_buff *skb, enum bl_former former)
 {
 	struct bl_explain_entry *explain = bl_value(bl_explain);
 
 	if (explain->query.hook == BL_HOOK_POD_INGRESS)
-		bl_explain_hook(skb, explain, BL_HOOK_POD_INGRESS);
+		bl_explain_hook(skb, explain, BL_HOOK_POD_INGRESS, former);
 	else
-		bl_explain_hook(skb, explain, BL_HOOK_INGRESS);
+		bl_explain_hook(skb, explain, BL_HOOK_INGRESS, former);
 	return 0;
 }
 
@@ -196,7 +259,7 @@ int bl_explain_packet(struct __sk_buff *skb)
 
 	explain->reason = BL_REASON_COUNT;
 	explain->verdict = BL_VERDICT_PASSES;
-	bl_explain_first(skb);
+	bl_explain_first(skb, bl_explain_known(skb));
 	if (explain->device == BL_DEVICE_MASQUERADE)
 		bl_explain_masquerade(skb);
 	return 0;

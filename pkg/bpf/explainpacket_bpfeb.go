@@ -54,6 +54,7 @@ const (
 	ExplainPacketMapBlOutlier                  = "bl_outlier"
 	ExplainPacketMapBlOverflow                 = "bl_overflow"
 	ExplainPacketMapBlPeers                    = "bl_peers"
+	ExplainPacketMapBlRemovedFlow              = "bl_removed_flow"
 	ExplainPacketMapBlSandbox                  = "bl_sandbox"
 	ExplainPacketMapBlSandboxSeen              = "bl_sandbox_seen"
 	ExplainPacketMapBlSecret                   = "bl_secret"
@@ -235,6 +236,7 @@ type ExplainPacketMapSpecs struct {
 	BlOutlier     *ebpf.MapSpec `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.MapSpec `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.MapSpec `ebpf:"bl_peers"`
+	BlRemovedFlow *ebpf.MapSpec `ebpf:"bl_removed_flow"`
 	BlSandbox     *ebpf.MapSpec `ebpf:"bl_sandbox"`
 	BlSandboxSeen *ebpf.MapSpec `ebpf:"bl_sandbox_seen"`
 	BlSecret      *ebpf.MapSpec `ebpf:"bl_secret"`
@@ -392,6 +394,7 @@ type ExplainPacketMaps struct {
 	BlOutlier     *ebpf.Map `ebpf:"bl_outlier"`
 	BlOverflow    *ebpf.Map `ebpf:"bl_overflow"`
 	BlPeers       *ebpf.Map `ebpf:"bl_peers"`
+	BlRemovedFlow *ebpf.Map `ebpf:"bl_removed_flow"`
 	BlSandbox     *ebpf.Map `ebpf:"bl_sandbox"`
 	BlSandboxSeen *ebpf.Map `ebpf:"bl_sandbox_seen"`
 	BlSecret      *ebpf.Map `ebpf:"bl_secret"`
@@ -453,6 +456,7 @@ func (m *ExplainPacketMaps) Close() error {
 		m.BlOutlier,
 		m.BlOverflow,
 		m.BlPeers,
+		m.BlRemovedFlow,
 		m.BlSandbox,
 		m.BlSandboxSeen,
 		m.BlSecret,

@@ -336,6 +336,7 @@ const (
 	SockBlExplainStepBL_EXPLAIN_RECALLED   SockBlExplainStep = 32
 	SockBlExplainStepBL_EXPLAIN_FLOW       SockBlExplainStep = 64
 	SockBlExplainStepBL_EXPLAIN_BACK       SockBlExplainStep = 128
+	SockBlExplainStepBL_EXPLAIN_FLOW_OVER  SockBlExplainStep = 256
 )
 
 type SockBlFilterEntry struct {

@@ -20,8 +20,8 @@ var read = []string{
 	bpf.SockMapBlSrcrange, bpf.SockMapBlServiceCidr, bpf.SockMapBlForeign, bpf.SockMapBlLocalCidr, bpf.SockMapBlFilter, bpf.SockMapBlAggregate,
 	bpf.SockMapBlNodeAddr, bpf.SockMapBlNode, bpf.SockMapBlNodeId, bpf.SockMapBlDevice, bpf.SockMapBlDeviceId,
 	bpf.SockMapBlSourcePort, bpf.SockMapBlTracking, bpf.SockMapBlNat,
-	// Written to when a flow begins beyond the share of half-open ones, which a copy of
-	// bl_half_open does not let happen.
+	// Written to when a flow begins beyond the share of half-open ones, which a copy of bl_half_open
+	// does not let happen, or ends there, which bl_removed_flow notes instead.
 	bpf.SockMapBlOverflow,
 }
 
@@ -152,7 +152,8 @@ func (o *object) reset() error {
 		}
 	}
 	if half := o.copies[bpf.SockMapBlHalfOpen]; half != nil {
-		entry := bpf.SockBlHalfOpenEntry{Overflow: o.maps.Entries.HalfOpen.Overflow}
+		// The count goes down when a flow that is over is removed.
+		entry := bpf.SockBlHalfOpenEntry{Count: 1, Overflow: o.maps.Entries.HalfOpen.Overflow}
 		if err := half.Put(uint32(0), &entry); err != nil {
 			return err
 		}

@@ -59,7 +59,8 @@ type Explanation struct {
 	// Backends are those of the Service port, in the set or not.
 	Backends []ExplainedBackend `json:"backends"`
 	// Chosen is the backend of this try. Certain says that the next connection of this client
-	// goes there, too, while nothing changes; else to any one, by the shares.
+	// goes there, too, while nothing changes, or the next packet of its flow; else to any one, by the
+	// shares.
 	Chosen  *Backend       `json:"chosen,omitempty"`
 	Certain bool           `json:"certain,omitempty"`
 	Path    *ExplainedPath `json:"path,omitempty"`
@@ -356,9 +357,10 @@ func (x *Explanation) fill(d *Datapath, c *client) error {
 		return nil
 	}
 	if a.Has(bpf.SockBlExplainStepBL_EXPLAIN_KNOWN_FLOW) {
-		x.say("flow", "there is one with these addresses and ports: its packets go on to its backend, whatever the Service has become")
-		x.chose()
-		return x.path(d, c)
+		if x.Certain = x.goesOn(); x.Certain && x.Verdict == VerdictDropped {
+			x.Reason = statusmap.ReasonName(bpf.SockBlReasonBL_REASON_NO_SOURCE_ADDRESS)
+		}
+		x.say("flow", "%s", x.flow())
 	}
 	x.found()
 	if err := x.clashes(d); err != nil {
@@ -384,6 +386,11 @@ func (x *Explanation) fill(d *Datapath, c *client) error {
 	}
 	x.counted()
 	return nil
+}
+
+// goesOn reports whether the packet is one of a flow that is there.
+func (x *Explanation) goesOn() bool {
+	return x.answer.Has(bpf.SockBlExplainStepBL_EXPLAIN_KNOWN_FLOW) && !x.answer.Has(bpf.SockBlExplainStepBL_EXPLAIN_FLOW_OVER)
 }
 
 // frontendKey returns the key of the frontend that was found.

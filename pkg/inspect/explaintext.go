@@ -13,6 +13,21 @@ import (
 	"github.com/beeline-lb/beeline/pkg/tables"
 )
 
+// flow tells of the flow that has the packet's addresses and ports.
+func (x *Explanation) flow() string {
+	const there = "there is one with these addresses and ports"
+	switch {
+	case !x.goesOn():
+		return "there was one with these addresses and ports, and it is over: closed, its endpoint serves no more, or the frontend is another Service's; another one begins"
+	case x.Verdict == VerdictDropped:
+		return there + ", and this node no longer has the address that its endpoint knows it by"
+	}
+	if b, ok := x.reading.Backends[x.answer.Backend.Id]; ok && uint16(b.Generation) == uint16(x.answer.Backend.Generation) {
+		return fmt.Sprintf("%s, to an endpoint of %s: its packets go on there", there, x.reading.portName(b.Service))
+	}
+	return there + ": its packets go on to its endpoint"
+}
+
 // found tells which frontend was found, or why none.
 func (x *Explanation) found() {
 	r, frontend := x.reading, x.answer.Frontend
@@ -292,7 +307,7 @@ func (x *Explanation) chose() {
 	if x.Certain {
 		how = "always"
 	}
-	if x.answer.Has(bpf.SockBlExplainStepBL_EXPLAIN_KNOWN_FLOW) {
+	if x.goesOn() {
 		how = "the flow's"
 	}
 	x.say("backend", "%s (%s)", to, how)
@@ -331,6 +346,7 @@ func (x *Explanation) counted() {
 	if x.Service != nil {
 		late := slices.ContainsFunc(x.answer.Counted, func(r bpf.SockBlReason) bool { return slices.Contains(afterChoice, r) })
 		switch verdict := verdicts[bpf.SockBlVerdict(x.answer.Verdict)]; {
+		case x.goesOn(): // counted when it began
 		case verdict == VerdictServed, late:
 			list = append(list, "connections of the Service port")
 		case verdict == VerdictRefused, verdict == VerdictDropped:

@@ -34,6 +34,27 @@ struct {
 
 volatile const bool bl_flow_moves;
 
+#if BL_KEEPS_FORMER
+/* The keys of entries that are removed for this program alone: it leaves the tables as they are. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct bl_flow_key);
+	__type(value, __u32);
+} bl_removed_flow SEC(".maps");
+#endif
+
+/* Whether the entry of @key in bl_former_flow or bl_overflow is to be taken for removed. */
+static __always_inline bool bl_flow_is_removed(const struct bl_flow_key *key)
+{
+#if BL_KEEPS_FORMER
+	return bpf_map_lookup_elem(&bl_removed_flow, key) != NULL;
+#else
+	(void)key;
+	return false;
+#endif
+}
+
 /* For bl_flow_now. */
 static volatile __u64 bl_clock;
 
@@ -177,6 +198,8 @@ static __always_inline struct bl_flow_entry *bl_flow_lookup(const struct bl_flow
 {
 	struct bl_flow_entry *flow = bpf_map_lookup_elem(&bl_flow, key);
 
+	if (!flow && bl_flow_is_removed(key))
+		return NULL;
 	if (bl_flow_moves && !flow)
 		flow = bpf_map_lookup_elem(&bl_former_flow, key);
 	return flow || !bl_overflow_used() ? flow : bpf_map_lookup_elem(&bl_overflow, key);
@@ -227,9 +250,16 @@ static __always_inline void bl_flow_take_back(const struct bl_flow_key *key, __u
 /* Remove the entry of @key from the table that the flow's @bits name. */
 static __always_inline void bl_flow_delete(const struct bl_flow_key *key, __u8 bits)
 {
-	if (bl_flow_moves && !BL_KEEPS_FORMER && !(bits & BL_FLOW_OVERFLOW))
+#if BL_KEEPS_FORMER
+	__u32 removed = 1;
+
+	bpf_map_update_elem(&bl_removed_flow, key, &removed, BPF_ANY);
+	bl_flow_take_back(key, bits & ~BL_FLOW_OVERFLOW);
+#else
+	if (bl_flow_moves && !(bits & BL_FLOW_OVERFLOW))
 		bpf_map_delete_elem(&bl_former_flow, key);
 	bl_flow_take_back(key, bits);
+#endif
 }
 
 /*
@@ -244,6 +274,8 @@ static __noinline bool bl_flow_claim(const struct bl_flow_key *key,
 
 	if (!bl_flow_update(key, entry, bits, BPF_NOEXIST))
 		return false;
+	if (bl_flow_is_removed(key))
+		return true;
 	if (bits & BL_FLOW_OVERFLOW)
 		other = bpf_map_lookup_elem(&bl_flow, key);
 	else if (bl_overflow_used())

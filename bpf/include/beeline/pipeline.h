@@ -13,7 +13,7 @@
  * That program defines BL_CONTEXT, the type of its context; bl_context_ct_lookup, its lookup of
  * connection tracking; BL_ANSWERS, whether it answers a refused packet; BL_SYN_FIRST, whether
  * it takes a SYN for the first packet of a flow before it looks one up; BL_KEEPS_FORMER, whether
- * it leaves the former flow table as it is; and BL_EVENT_HOOK, see monitor_flow.h.
+ * it leaves the former flow table and bl_overflow as they are; and BL_EVENT_HOOK, see monitor_flow.h.
  */
 #pragma once
 
@@ -669,6 +669,24 @@ static __always_inline bool bl_flow_source(const struct bl_packet *packet, enum 
 	return true;
 }
 
+/*
+ * Whether a client's packet goes on in a known flow, of which the backend sees @source. Else the flow
+ * is over, and removed. What @forward points to need not be the entry in the table.
+ */
+static __always_inline bool bl_flow_goes_on(const struct bl_packet *packet, enum bl_hook hook,
+					    struct bl_flow_forward *forward,
+					    const union bl_addr *source, __u32 now)
+{
+	if ((packet->tcp_flags & BL_TCP_SYN && packet->key.proto == IPPROTO_TCP &&
+	     bl_outlier_used() && bl_outlier_client(packet, forward)) ||
+	    bl_flow_reused(packet, forward, now) ||
+	    (forward->used != now && !bl_flow_touch_reply(packet, hook, forward, source, now))) {
+		bl_flow_remove(&packet->key, forward, source);
+		return false;
+	}
+	return true;
+}
+
 /* A client's packet of a known flow; BL_VERDICT_UNKNOWN when the flow is over. */
 static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *packet,
 						      enum bl_hook hook,
@@ -676,17 +694,11 @@ static __always_inline enum bl_verdict bl_flow_client(const struct bl_packet *pa
 						      struct bl_path *path)
 {
 	union bl_addr *source = &path->to.src;
-	__u32 now = bl_flow_now();
 
 	if (!bl_flow_source(packet, hook, forward, source))
 		return BL_VERDICT_DROPPED;
-	if ((packet->tcp_flags & BL_TCP_SYN && packet->key.proto == IPPROTO_TCP &&
-	     bl_outlier_used() && bl_outlier_client(packet, forward)) ||
-	    bl_flow_reused(packet, forward, now) ||
-	    (forward->used != now && !bl_flow_touch_reply(packet, hook, forward, source, now))) {
-		bl_flow_remove(&packet->key, forward, source);
+	if (!bl_flow_goes_on(packet, hook, forward, source, bl_flow_now()))
 		return BL_VERDICT_UNKNOWN;
-	}
 	bl_flow_track(&packet->key, forward, packet, true);
 	bl_path_to_backend(forward, path);
 	if (unlikely(forward->bits & BL_FLOW_OVERFLOW) && bl_flow_established(forward->bits))

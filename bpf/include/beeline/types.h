@@ -933,7 +933,7 @@ _Static_assert(sizeof(struct bl_explain_query) == 56, "bl_explain_query");
 enum bl_explain_step {
 	/* Sockets of this network namespace are left alone. */
 	BL_EXPLAIN_NOT_SERVED = 1 << 0,
-	/* There is a flow with these addresses and ports: its backend is the answer. */
+	/* There is a flow with these addresses and ports: its backend is the answer, unless it is over. */
 	BL_EXPLAIN_KNOWN_FLOW = 1 << 1,
 	BL_EXPLAIN_INTERNAL = 1 << 2, /* the client is under the internal traffic policy */
 	BL_EXPLAIN_SET = 1 << 3, /* a set was asked for a backend */
@@ -941,6 +941,7 @@ enum bl_explain_step {
 	BL_EXPLAIN_RECALLED = 1 << 5, /* and it is what the client gets */
 	BL_EXPLAIN_FLOW = 1 << 6, /* the fields of the flow are filled in */
 	BL_EXPLAIN_BACK = 1 << 7, /* the packet is sent back to the pod that it came from */
+	BL_EXPLAIN_FLOW_OVER = 1 << 8, /* the known flow is over: the packet begins another one */
 };
 
 struct bl_explain_entry {
