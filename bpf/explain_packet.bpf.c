@@ -215,6 +215,8 @@ __noinline int bl_explain_first(struct __sk_buff *skb, enum bl_former former)
 
 	if (explain->query.hook == BL_HOOK_POD_INGRESS)
 		bl_explain_hook(skb, explain, BL_HOOK_POD_INGRESS, former);
+	else if (explain->query.hook == BL_HOOK_EGRESS)
+		bl_explain_hook(skb, explain, BL_HOOK_EGRESS, former);
 	else
 		bl_explain_hook(skb, explain, BL_HOOK_INGRESS, former);
 	return 0;

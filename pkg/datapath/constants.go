@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -33,6 +34,16 @@ func SocketConstants(bpffs string) (map[string][]byte, error) {
 		}
 	}
 	return nil, fmt.Errorf("%w to a cgroup", ErrNotAttached)
+}
+
+// SocketHook reports whether the program with this name is attached to a cgroup.
+func SocketHook(bpffs, program string) (bool, error) {
+	info, err := pinnedInfo(hook{program: program}.pin(Dir(bpffs)))
+	if err != nil || info == nil {
+		return false, err
+	}
+	at := info.Cgroup()
+	return at != nil && at.CgroupId != 0, nil
 }
 
 // DeviceConstants is [SocketConstants] of the programs for packets of devices. It has to be called
@@ -135,6 +146,17 @@ func addConstants(constants map[string][]byte, id ebpf.MapID) error {
 		}
 	}
 	return nil
+}
+
+// ForwardMark returns the mark that the programs give packets that come in by a device and go up the
+// host's stack, translated; 0 is none. It has to be called where [DeviceConstants] has.
+func ForwardMark(bpffs string) (uint32, error) {
+	constants, err := DeviceConstants(bpffs)
+	value := constants[bpf.TcVarBlForwardMark]
+	if err != nil || len(value) < 4 {
+		return 0, err
+	}
+	return binary.NativeEndian.Uint32(value), nil
 }
 
 // HostSocketsOnly reports whether the programs for sockets leave those of other network

@@ -72,16 +72,15 @@ func (p *Programs) Socket(q Question, netns uint64) (*Answer, error) {
 	return p.socket.ask(&query, 0)
 }
 
-// Packet answers for a packet that comes in by a device of the calling thread's network namespace,
-// which faces clients or other nodes, or with pod is the host's side of a pod's device.
-func (p *Programs) Packet(q Question, ifindex int, pod bool) (*Answer, error) {
+// Packet answers for a packet at a device of the calling thread's network namespace: one that comes in by
+// it, where it faces clients or other nodes or is the host's side of a pod's, or one of this node itself
+// that leaves by it.
+func (p *Programs) Packet(q Question, ifindex int, hook bpf.SockBlHook) (*Answer, error) {
 	if err := p.load(&p.packet, bpf.ExplainPacketProgBlExplainPacket, bpf.LoadExplainPacket, datapath.DeviceConstants); err != nil {
 		return nil, err
 	}
 	query := q.query()
-	if pod {
-		query.Hook = uint8(bpf.SockBlHookBL_HOOK_POD_INGRESS)
-	}
+	query.Hook = uint8(hook)
 	return p.packet.ask(&query, ifindex)
 }
 

@@ -73,7 +73,7 @@ type Explanation struct {
 
 // ExplainedClient is who connects.
 type ExplainedClient struct {
-	Kind string `json:"kind"` // socket, packet, pod-packet
+	Kind string `json:"kind"` // socket, packet, pod-packet, node-packet
 	// Address and Port are those of packets, and what a socket is bound to; absent when it is not.
 	Address netip.Addr `json:"address,omitzero"`
 	Port    uint16     `json:"port,omitempty"`
@@ -314,7 +314,7 @@ func (e *Explainer) ask(c *client, q explain.Question) (answer *explain.Answer, 
 		return answer, err
 	}
 	for range 64 {
-		answer, err = e.programs.Packet(q, c.ifindex, c.kind == clientPod)
+		answer, err = e.programs.Packet(q, c.ifindex, hooks[c.kind])
 		if err != nil || c.hasPort || !answer.Has(bpf.SockBlExplainStepBL_EXPLAIN_KNOWN_FLOW) {
 			return answer, err
 		}

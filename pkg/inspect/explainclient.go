@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -12,8 +13,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/devicemap"
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/netns"
 	"github.com/beeline-lb/beeline/pkg/rtnl"
 )
@@ -25,7 +28,15 @@ const (
 	clientSocket clientKind = "socket"
 	clientPacket clientKind = "packet"
 	clientPod    clientKind = "pod-packet"
+	clientNode   clientKind = "node-packet" // of a process of this node, as it leaves
 )
+
+// hooks are those at which the programs see the client's packets.
+var hooks = map[clientKind]bpf.SockBlHook{
+	clientPacket: bpf.SockBlHookBL_HOOK_INGRESS,
+	clientPod:    bpf.SockBlHookBL_HOOK_POD_INGRESS,
+	clientNode:   bpf.SockBlHookBL_HOOK_EGRESS,
+}
 
 // client is who connects.
 type client struct {
@@ -36,6 +47,8 @@ type client struct {
 	hasPort bool
 	// unserved says why no program sees the connection.
 	unserved string
+	// noSocket says why the programs do not see a socket of this protocol, but its packets; "": they do.
+	noSocket string
 
 	ns      *netns.Namespace // of a socket; nil is the calling thread's
 	cookie  uint64           // of a socket's
@@ -69,32 +82,103 @@ func (c *client) explained() ExplainedClient {
 		e.Netns = strconv.FormatUint(c.cookie, 10)
 	}
 	if c.device != nil {
-		e.Device, e.XDP = c.device.Name, c.device.XDP
+		e.Device = c.device.Name
+	}
+	if c.device != nil && c.kind != clientNode { // XDP does not see what leaves
+		e.XDP = c.device.XDP
 	}
 	return e
 }
 
 // client finds out who asks.
 func (d *Datapath) client(o ExplainOptions) (*client, error) {
+	noSocket, err := d.noSocket(o)
+	if err != nil {
+		return nil, err
+	}
 	if o.From == "" {
-		return inNetns(nil, "a process in this network namespace, its socket not bound to an address")
+		c, err := inNetns(nil, "a process in this network namespace, its socket not bound to an address")
+		if err != nil || noSocket == "" {
+			return c, err
+		}
+		return c, d.leaves(c, o.To.Addr(), noSocket)
 	}
 	from, hasPort, err := parseFrom(o.From)
 	if err != nil {
-		path := o.From
-		if !strings.Contains(path, "/") {
-			path = filepath.Join("/run/netns", path)
-		}
-		ns, err := netns.Open(path)
-		if err != nil {
-			return nil, fmt.Errorf("%q is no address, and no network namespace (%w): name a pod by its address (kubectl get pods -o wide), or ask \"kubectl beeline explain\", which takes its name", o.From, err)
-		}
-		return inNetns(ns, fmt.Sprintf("a process in the network namespace %s, its socket not bound to an address", path))
+		return d.clientIn(o, noSocket)
 	}
 	if from.Addr().Is4() != o.To.Addr().Unmap().Is4() {
 		return nil, fmt.Errorf("%s to %s: %w", from.Addr(), o.To.Addr(), errFamily)
 	}
-	return d.clientAt(from, hasPort)
+	return d.clientAt(o, &client{from: from, hasPort: hasPort, noSocket: noSocket})
+}
+
+// clientIn returns the client that is named by its network namespace.
+func (d *Datapath) clientIn(o ExplainOptions, noSocket string) (*client, error) {
+	path := o.From
+	if !strings.Contains(path, "/") {
+		path = filepath.Join("/run/netns", path)
+	}
+	ns, err := netns.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("%q is no address, and no network namespace (%w): name a pod by its address (kubectl get pods -o wide), or ask \"kubectl beeline explain\", which takes its name", o.From, err)
+	}
+	c, err := inNetns(ns, fmt.Sprintf("a process in the network namespace %s, its socket not bound to an address", path))
+	if err != nil || noSocket == "" {
+		return c, err
+	}
+	if here, err := datapath.NetnsCookie(); err != nil || here == c.cookie {
+		return c, errors.Join(err, d.leaves(c, o.To.Addr(), noSocket))
+	}
+	peers, err := peersOf(ns)
+	if err != nil {
+		return c, err
+	}
+	source := c.ownRoute(o.To.Addr()).source
+	if !source.IsValid() || len(peers) == 0 {
+		c.unserved = noSocket + ", and no device leads there from this network namespace"
+		return c, nil
+	}
+	return d.pod(ns, &client{from: netip.AddrPortFrom(source, 0), ifindex: peers[0], noSocket: noSocket}, peers)
+}
+
+// noSocket says why the programs do not see sockets of a protocol; "": they do.
+func (d *Datapath) noSocket(o ExplainOptions) (string, error) {
+	if o.Protocol == model.SCTP {
+		return "the kernel runs no connect program for SCTP: its packets are what counts", nil
+	}
+	program := bpf.SockProgBlConnect6
+	switch is4 := o.To.Addr().Unmap().Is4(); {
+	case o.Protocol == model.UDP && is4:
+		program = bpf.SockProgBlSendmsg4
+	case o.Protocol == model.UDP:
+		program = bpf.SockProgBlSendmsg6
+	case is4:
+		program = bpf.SockProgBlConnect4
+	}
+	attached, err := datapath.SocketHook(d.bpffs, program)
+	if err != nil || attached {
+		return "", err
+	}
+	if _, err := datapath.SocketConstants(d.bpffs); err != nil { // none of them is, which the question meets
+		return "", nil
+	}
+	return fmt.Sprintf("%s is attached to no cgroup: the packets are what counts", program), nil
+}
+
+// leaves makes c, a process of this network namespace, one whose packets the programs see where they leave.
+func (d *Datapath) leaves(c *client, to netip.Addr, why string) error {
+	r := c.ownRoute(to)
+	c.kind, c.ifindex = clientNode, r.ifindex
+	if c.text += ", " + why; r.ifindex == 0 {
+		c.unserved = fmt.Sprintf("no route leads to %s", to)
+		return nil
+	}
+	if !c.from.Addr().IsValid() {
+		c.from = netip.AddrPortFrom(r.source, 0)
+	}
+	c.text += ", which leave by " + r.device
+	return d.seen(c, r.device)
 }
 
 // parseFrom parses an address with a port or without.
@@ -116,20 +200,24 @@ func inNetns(ns *netns.Namespace, text string) (*client, error) {
 	return c, err
 }
 
-// clientAt returns the client with an address: a process of this node, one of a pod of this node,
+// clientAt returns the client with the address of c: a process of this node, one of a pod of this node,
 // or else a host elsewhere.
-func (d *Datapath) clientAt(from netip.AddrPort, hasPort bool) (*client, error) {
+func (d *Datapath) clientAt(o ExplainOptions, c *client) (*client, error) {
+	from := c.from
 	here, err := hasAddr(from.Addr())
 	if err != nil {
 		return nil, err
 	}
 	if here {
-		c, err := inNetns(nil, fmt.Sprintf("a process of this node, its socket bound to %s", from.Addr()))
-		c.from, c.hasPort = from, hasPort
-		return c, err
+		own, err := inNetns(nil, fmt.Sprintf("a process of this node, its socket bound to %s", from.Addr()))
+		own.from, own.hasPort = from, c.hasPort
+		if err != nil || c.noSocket == "" {
+			return own, err
+		}
+		return own, d.leaves(own, o.To.Addr(), c.noSocket)
 	}
 	ifindex, name := routeTo(from.Addr())
-	c := &client{kind: clientPacket, from: from, hasPort: hasPort, ifindex: ifindex}
+	c.kind, c.ifindex = clientPacket, ifindex
 	if ifindex == 0 {
 		c.text = fmt.Sprintf("%s, to which no route leads", from.Addr())
 		c.unserved = "no device expects packets from there"
@@ -199,7 +287,7 @@ func (d *Datapath) pod(ns *netns.Namespace, c *client, peers []int) (*client, er
 		return pod, err
 	}
 	alone, err := d.leftAlone(pod.cookie)
-	if err != nil || !alone {
+	if err != nil || !alone && c.noSocket == "" {
 		if pod.from = c.from; !c.hasPort {
 			pod.from = netip.AddrPortFrom(c.from.Addr(), 0)
 		}
@@ -217,7 +305,7 @@ func (d *Datapath) pod(ns *netns.Namespace, c *client, peers []int) (*client, er
 	if err != nil {
 		return pod, err
 	}
-	pod.text += fmt.Sprintf(", whose sockets are left alone: its packets are served at %s", l.Attrs().Name)
+	pod.text += fmt.Sprintf(", %s: its packets are served at %s", cmp.Or(c.noSocket, "whose sockets are left alone"), l.Attrs().Name)
 	return pod, d.seen(pod, l.Attrs().Name)
 }
 

@@ -1,15 +1,19 @@
 package netns_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -356,5 +360,49 @@ func TestExplainReplyNotForwarded(t *testing.T) {
 	h.Pod.ServeTCP(netip.AddrPortFrom(lab.Pod4, lab.BackendPort))
 	if at, err := h.Outside.Reach("tcp4", netip.AddrPortFrom(lab.Node4, 31001)); err != nil || at.Addr() != lab.Pod4 {
 		t.Errorf("reached %s, %v", at, err)
+	}
+}
+
+// TestExplainDetached: where the link of connect() is detached, and no agent mends it, packets of a process of the node
+// are explained, and its connection is served by them; a pod's is not. sendmsg() is another program.
+func TestExplainDetached(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges, Devices: []string{lab.Uplink}})
+	web := explained{name: "web", endpoints: endpoints("")}
+	a.Apply(web.manifests(1)...)
+	a.Stop()
+	h.Pod.Populate() // pods have processes
+	e := newExplainer(t, h)
+	for _, network := range []string{"tcp4", "tcp6"} {
+		to := ap("10.96.1.1:80")
+		if network == "tcp6" {
+			to = ap("[fd96::1:1]:80")
+		}
+		if x := e.explain(h.Namespace, network, to); x.Path == nil || x.Path.Hook != "socket" {
+			t.Errorf("%s, attached: %v", network, x.Steps)
+		}
+		detach(t, h, "link_bl_connect"+network[3:])
+		x := e.explain(h.Namespace, network, to)
+		if x.Client.Kind != "node-packet" {
+			t.Errorf("%s, detached: %v", network, x.Steps)
+		}
+		agree(t, x, h.Namespace, network, to)
+	}
+	if x := e.explain(h.Namespace, "udp4", ap("10.96.1.1:53")); x.Path == nil || x.Path.Hook != "socket" {
+		t.Errorf("UDP: %v", x.Steps)
+	}
+	ask(t, h, "a pod", "explain --from "+lab.Pod4.String()+" 10.96.1.1:80", cli.ExitNotFound, []string{"bl_connect4 is attached to no cgroup", "no program serves packets"})
+}
+
+// detach detaches a pinned link, whose pin stays.
+func detach(t *testing.T, h *lab.Host, pin string) {
+	t.Helper()
+	l, err := link.LoadPinnedLink(filepath.Join(datapath.Dir(h.BPFFS), pin), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(l.Detach(), l.Close()); err != nil {
+		t.Fatal(err)
 	}
 }

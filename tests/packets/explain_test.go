@@ -68,14 +68,7 @@ func (c *cluster) explainTable() (manifests []string, all []*asked) {
 // explainAll asks on node 1.
 func (c *cluster) explainAll(t *testing.T, all []*asked) {
 	t.Helper()
-	d, err := inspect.Open(c.nodes[0].BPFFS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	e := d.Explainer()
-	defer e.Close()
-	err = c.nodes[0].Run(func() error {
+	c.explaining(t, func(e *inspect.Explainer) error {
 		for _, a := range all {
 			protocol, err := model.ParseProtocol(strings.ToUpper(a.network[:3]))
 			if err != nil {
@@ -88,9 +81,31 @@ func (c *cluster) explainAll(t *testing.T, all []*asked) {
 		}
 		return nil
 	})
+}
+
+// explaining runs fn on node 1.
+func (c *cluster) explaining(t *testing.T, fn func(*inspect.Explainer) error) {
+	t.Helper()
+	d, err := inspect.Open(c.nodes[0].BPFFS)
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer d.Close()
+	e := d.Explainer()
+	defer e.Close()
+	if err := c.nodes[0].Run(func() error { return fn(e) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// explainNode asks one question on node 1.
+func (c *cluster) explainNode(t *testing.T, o inspect.ExplainOptions) (said *inspect.Explanation) {
+	t.Helper()
+	c.explaining(t, func(e *inspect.Explainer) (err error) {
+		said, err = e.Explain(o)
+		return err
+	})
+	return said
 }
 
 // attempt makes the connection and says how it, or the path of its packets, differs from what was said.
@@ -321,7 +336,9 @@ func TestExplainFlowOver(t *testing.T) {
 			sockets, all = append(sockets, s), append(all, a)
 		}
 	}
-	is := func(a *asked, e endpoint) bool { return a.said.Chosen != nil && a.said.Chosen.Address == c.addrsOf(e).of(a.network) }
+	is := func(a *asked, e endpoint) bool {
+		return a.said.Chosen != nil && a.said.Chosen.Address == c.addrsOf(e).of(a.network)
+	}
 	other := append(at(remote, "replaced", "next"), c.service(3, "handed-over", "", []endpoint{local})...)
 	agent.apply(other...)
 	agent.stop()

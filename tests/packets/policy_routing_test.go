@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/tests/lab"
 	"github.com/beeline-lb/beeline/tests/tier"
 )
@@ -194,7 +196,7 @@ func TestPolicyRoutingByClient(t *testing.T) {
 	lab.Need(t, "nft")
 	c := newCluster(t, false)
 	c.route(t, routing{lines: []string{
-		"rule add from OTHER to PODS2 lookup 100 priority 100",
+		"rule add iif uplink from OTHER to PODS2 lookup 100 priority 100",
 		"route add default via GW dev uplink table 100",
 	}})
 	// Packets of others go straight to node 2, and have a hop more to live there.
@@ -214,6 +216,14 @@ func TestPolicyRoutingByClient(t *testing.T) {
 	c.serve(t, c.service(1, "far", "", []endpoint{remote}))
 	for _, network := range networks {
 		by, to := "udp"+network[3:], nodePort(network, 1)
+		for from, gateway := range map[netip.Addr]netip.Addr{
+			otherClientAddrs.of(network): parseAddrs("10.2.0.1", "fd02::1").of(network), clientAddrs.of(network): nodeAddrs(2).of(network),
+		} {
+			said := c.explainNode(t, inspect.ExplainOptions{From: from.String(), To: to, Protocol: model.TCP})
+			if said.Path == nil || said.Path.Gateway != gateway || said.Path.Device != uplink {
+				t.Errorf("%s of %s is explained as by %+v, want the gateway %s", network, from, said.Path, gateway)
+			}
+		}
 		s, _ := connect(t, c.client, network, to)
 		other, _ := connect(t, c.other, by, nodePort(by, 1))
 		long, short := wayPackets(t, c.nodes[1].Namespace, "long"), wayPackets(t, c.nodes[1].Namespace, "short")

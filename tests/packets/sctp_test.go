@@ -15,6 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/inspect"
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/tests/lab"
 )
 
@@ -102,15 +104,35 @@ func TestSCTP(t *testing.T) {
 		return append(c.sctpService(1, "near", local), c.sctpService(2, "far", remote)...)
 	})
 	for network, family := range sctpFamilies {
-		client := newSCTPSocket(c.client, family)
+		client, node := newSCTPSocket(c.client, family), newSCTPSocket(c.nodes[0].Namespace, family)
 		for i, e := range []endpoint{local, remote} {
 			backend := newSCTPSocket(c.podOf(e), family)
+			c.explainSCTP(t, node, backend, c.addrsOf(e).of(network), netip.AddrPortFrom(clusterIP(i+1).of(network), 80), nodePort(network, i+1))
 			for _, to := range []netip.AddrPort{nodePort(network, i+1), netip.AddrPortFrom(clusterIP(i+1).of(network), 80)} {
 				if err := associate(client, backend, to); err != nil {
 					t.Errorf("%s to %s at %s: %v", network, e.server(), to, err)
 				}
 			}
 		}
+	}
+}
+
+// explainSCTP: of a process of the node no connect program sees SCTP; its packets to a Service are explained as they leave
+// the node, and then sent. Those to an address of the node meet no program.
+func (c *cluster) explainSCTP(t *testing.T, node, backend sctpSocket, at netip.Addr, to, own netip.AddrPort) {
+	t.Helper()
+	said := c.explainNode(t, inspect.ExplainOptions{To: to, Protocol: model.SCTP})
+	if said.Verdict != inspect.VerdictServed || said.Client.Kind != "node-packet" || said.Chosen.Address != at {
+		t.Errorf("of the node to %s: %+v", to, said.Steps)
+	}
+	got, source, err := backend.receiveAfter(func() error {
+		return node.send(sctpPacket{said.Client.Port, to.Port(), sctpInit, "x"}.bytes(), to.Addr())
+	})
+	if err != nil || netip.AddrPortFrom(source, binary.BigEndian.Uint16(got)) != said.Path.Source {
+		t.Errorf("of the node to %s: %s has seen %s, %v, explained as %+v", to, at, source, err, said.Steps)
+	}
+	if said := c.explainNode(t, inspect.ExplainOptions{To: own, Protocol: model.SCTP}); !said.Unseen {
+		t.Errorf("of the node to %s: %+v", own, said.Steps)
 	}
 }
 

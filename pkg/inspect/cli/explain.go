@@ -29,6 +29,7 @@ node; the step node port names the others.
 --from is the client: without it, a process in this network namespace; a network
 namespace, as a path (/proc/PID/ns/net) or a name below /run/netns; an address of this
 node, of a pod of this node, or of a host elsewhere, with a source port or without one.
+Where no program sees the client's socket, as of SCTP, its packets are explained.
 A pod is named by its address (kubectl get pods -o wide), for the node does not know its
 name; kubectl beeline explain takes that, too.
 
