@@ -31,6 +31,8 @@ func differs(x *inspect.Explanation, got result) string {
 		inspect.VerdictServed: reached, inspect.VerdictRefused: refused, inspect.VerdictDropped: dropped,
 	}[x.Verdict]
 	switch {
+	case want == "" && got.verdict == reached: // whether the kernel refuses or drops it is not asked
+		return fmt.Sprintf("it reaches %s", got.server)
 	case want == "":
 		return ""
 	case got.verdict != want:

@@ -124,9 +124,7 @@ func (n *explainedNode) checkPackets(from string, probes []probe) *disagreement 
 				return err
 			}
 			n.ends["packets: "+said.Verdict]++
-			if said.Verdict != inspect.VerdictNoService { // what the kernel makes of it is not asked
-				attempts, all = append(attempts, a), append(all, &disagreement{probe: p, said: said})
-			}
+			attempts, all = append(attempts, a), append(all, &disagreement{probe: p, said: said})
 			if from != fromOutside {
 				break
 			}
