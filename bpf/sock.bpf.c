@@ -109,11 +109,10 @@ static __always_inline void bl_tell_sock(const struct bl_client *client, const s
 {
 	enum bl_event_hook hook =
 		client->hook == BL_SOCK_CONNECT ? BL_EVENT_AT_CONNECT : BL_EVENT_AT_SENDMSG;
-	__u32 wanted = bl_monitor_wanted_sock(client->ctx, kind);
 
-	if (unlikely(wanted))
+	if (bl_monitored())
 		bl_event_sock(client->ctx, dst, bl_target_service(target), backend,
-			      BL_EVENT(wanted, kind, hook, reason));
+			      BL_EVENT(kind, hook, reason));
 }
 
 /*
@@ -496,14 +495,9 @@ int bl_getpeername6(struct bpf_sock_addr *ctx)
 /* A socket that may have been led to a Service is closed. */
 static __always_inline void bl_sock_end(struct bpf_sock *ctx, struct bl_sock_entry *sock)
 {
-	__u32 wanted = 0;
-
-	if (sock->vip_port && (!bl_traffic_sampling || !(sock->member & BL_MEMBER_FOLLOWED)))
-		wanted = bl_monitor_wanted_sock(ctx, BL_EVENT_ENDED);
-	if (unlikely(wanted))
-		bl_event_release(
-			ctx, sock,
-			BL_EVENT(wanted, BL_EVENT_ENDED, BL_EVENT_AT_CLOSE, BL_REASON_COUNT));
+	if (bl_monitored() && sock->vip_port &&
+	    (!bl_traffic_sampling || !(sock->member & BL_MEMBER_FOLLOWED)))
+		bl_event_release(ctx, sock);
 	bl_ewma_end(ctx, sock);
 	bl_sock_drop(sock);
 }

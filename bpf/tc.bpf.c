@@ -277,9 +277,7 @@ int bl_tell(struct __sk_buff *skb)
 	default:
 		hook = BL_EVENT_AT_WALK;
 	}
-	bl_event_flow(&found.key, &found.forward, 0,
-		      BL_EVENT(bl_monitor_wanted_flow(&found.key, found.kind), found.kind, hook,
-			       BL_REASON_COUNT),
+	bl_event_flow(&found.key, &found.forward, 0, BL_EVENT(found.kind, hook, BL_REASON_COUNT),
 		      found.flows, found.seconds);
 	return TC_ACT_OK;
 }

@@ -550,7 +550,17 @@ type SockBlMonitorListener struct {
 	Limit    uint32
 	Taken    uint32
 	Slice    uint32
-	Reserved [9]uint32
+	Filtered uint32
+	Reasons  uint64
+	Client   uint32
+	Backend  uint32
+	Services [2]SockBlMonitorServices
+}
+
+type SockBlMonitorServices struct {
+	_     structs.HostLayout
+	First uint32
+	End   uint32
 }
 
 type SockBlNatEntry struct {

@@ -154,6 +154,15 @@ func (o *EventOptions) kinds() (kinds []bpf.SockBlEventKind) {
 	return kinds
 }
 
+// filter returns what the programs choose by, which know Services by their ids, in a table.
+func (o *EventOptions) filter(table servicemap.Table) monitor.Filter {
+	f := monitor.Filter{Reasons: statusmap.ReasonsNamed(o.Reasons), Client: o.Client.prefix, Backend: o.Backend.prefix}
+	if o.Service != (model.Name{}) {
+		f.Services = table.ServiceIDs(o.Service)
+	}
+	return f
+}
+
 // Monitor listens to the programs' events.
 type Monitor struct {
 	bpffs   string
@@ -167,6 +176,7 @@ type Monitor struct {
 	leftBefore uint64
 	told       time.Time
 	renewed    time.Time // when the maps were known to be those that are pinned
+	services   []uint32  // the ids of the Service that is meant, which the listener has chosen
 
 	mu        sync.Mutex
 	at        *monitor.Listener
@@ -230,13 +240,20 @@ func openAll(bpffs string) (*Datapath, error) {
 
 // listen begins to listen unless it does at these maps.
 func (m *Monitor) listen() error {
-	former := m.at
+	former, filter := m.at, m.options.filter(servicemap.New(m.names.maps))
 	if former != nil {
 		if same, err := former.ListensAt(m.names.maps); err != nil || same {
+			if same && !slices.Equal(filter.Services, m.services) {
+				former.Choose(filter)
+				m.services = filter.Services
+			}
 			return err
 		}
 	}
-	listener, err := monitor.Listen(m.names.maps, monitor.Options{Kinds: m.options.kinds(), Rate: m.options.Rate, Sample: m.options.Sample, Stall: m.options.Stall})
+	m.services = filter.Services
+	listener, err := monitor.Listen(m.names.maps, monitor.Options{
+		Kinds: m.options.kinds(), Rate: m.options.Rate, Sample: m.options.Sample, Stall: m.options.Stall, Filter: filter,
+	})
 	if err != nil {
 		return err
 	}

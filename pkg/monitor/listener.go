@@ -57,6 +57,7 @@ type Options struct {
 	Kinds  []bpf.SockBlEventKind // none: all
 	Rate   int                   // events in each 2^30 ns (1.07 s) at most, of all CPUs
 	Sample int                   // of so many connections one is told, with all its events; 0 and 1: all
+	Filter Filter                // see [Listener.Choose]
 	Buffer int                   // bytes of events that wait to be read; 0: 1 MiB
 	// Stall is how long may pass from the end of a [Listener.Read] to the next: whoever writes to what nobody reads
 	// would keep the place for good. 0 is [DefaultStall].
@@ -126,6 +127,7 @@ func (l *Listener) begin(o Options) error {
 	at.Kinds, at.Sample = kindBits(o.Kinds), uint32(max(o.Sample, 1))
 	at.Limit = uint32(max(o.Rate, 1))
 	at.Slice, at.Taken = 0, 0
+	l.Choose(o.Filter)
 	l.show()
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
+	"github.com/beeline-lb/beeline/pkg/model"
 	"github.com/beeline-lb/beeline/pkg/nodemap"
 	"github.com/beeline-lb/beeline/pkg/policy"
 	"github.com/beeline-lb/beeline/pkg/tables"
@@ -80,6 +81,17 @@ func (t Table) ServiceName(id uint32) (tables.ServiceName, bool) {
 		return tables.ServiceName{}, false
 	}
 	return serviceNameOf(e), true
+}
+
+// ServiceIDs returns the ids of a Service's ports, in order.
+func (t Table) ServiceIDs(name model.Name) (ids []uint32) {
+	want := nameEntry(tables.ServiceName{Port: model.PortName{Service: name}})
+	for id := range t.maps.ServiceName.Len() {
+		if e := t.maps.ServiceName.At(id); e.Family != 0 && e.Name == want.Name && e.Namespace == want.Namespace {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 func (t Table) snapshotHashes(s *tables.Snapshot) error {

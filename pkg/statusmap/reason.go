@@ -1,6 +1,10 @@
 package statusmap
 
-import "github.com/beeline-lb/beeline/pkg/bpf"
+import (
+	"slices"
+
+	"github.com/beeline-lb/beeline/pkg/bpf"
+)
 
 // Effect is the outcome of a connection or packet that is counted.
 type Effect string
@@ -61,6 +65,16 @@ func ReasonName(reason bpf.SockBlReason) string {
 		return ""
 	}
 	return reasons[reason].Name
+}
+
+// ReasonsNamed returns the counters that have one of these names.
+func ReasonsNamed(names []string) (named []bpf.SockBlReason) {
+	for i, r := range reasons {
+		if r.Name != "" && slices.Contains(names, r.Name) {
+			named = append(named, bpf.SockBlReason(i))
+		}
+	}
+	return named
 }
 
 // Reasons returns the counters, in the order of enum bl_reason.

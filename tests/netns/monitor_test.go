@@ -280,6 +280,9 @@ func TestMonitorLimit(t *testing.T) {
 	burst := listen(t, maps, monitor.Options{Rate: sent})
 	none := listen(t, maps, monitor.Options{Rate: 1_000_000, Kinds: []bpf.SockBlEventKind{bpf.SockBlEventKindBL_EVENT_DROPPED}})
 	small := listen(t, maps, monitor.Options{Rate: 1_000_000, Buffer: 1})
+	// A listener of a former version leaves there what another one has chosen.
+	former := &maps.Entries.Monitor.Listener[1]
+	former.Filtered, former.Reasons = former.Filtered+1, 1<<bpf.SockBlReasonBL_REASON_SOURCE_RANGE
 	start := time.Now()
 	for range sent {
 		wantFailure(t, h.Namespace, "tcp4", dualTCP4, unix.ECONNREFUSED)
@@ -381,6 +384,64 @@ func TestMonitorSample(t *testing.T) {
 	}
 }
 
+// TestMonitorFilters: what a listener did not ask for takes nothing from its limit, whatever Service, reason, client or
+// backend it is of, and four that ask for different things are told each its own.
+func TestMonitorFilters(t *testing.T) {
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges, Devices: []string{lab.Uplink}})
+	a.Apply(monitoredPort("busy", netip.MustParseAddr("10.96.0.20"), 30081)...)
+	a.Apply(lab.Service("quiet", "{type: NodePort, clusterIP: 10.96.0.10, ports: [{name: a, port: 80, nodePort: 30080}]}"),
+		lab.Slice("quiet", "a:8080/TCP", backends4(2)[1:]...),
+		lab.Service("none", "{type: NodePort, clusterIPs: [10.96.0.9, 'fd96::9'], ports: [{port: 80, nodePort: 30082}]}"))
+	clients := monitoredClients(h) // of quiet
+	none, busy := ap("10.96.0.9:80"), ap("10.96.0.20:80")
+	const rounds, flood = 3, 20
+	listeners := []struct {
+		args   []string
+		events int    // in a round
+		also   int    // of kind established, which are counted and not shown
+		told   string // what all of them name
+	}{
+		{[]string{"--service", "default/quiet"}, 5, 1, "(default/quiet"},
+		{[]string{"--backend", "10.77.0.2/31"}, 4, 1, "-> 10.77.0.2:8080"},
+		{[]string{"--reason", "unallocated_address,undeclared_port"}, 2, 0, "10.96.0."},
+		{[]string{"--drops", "--client", lab.Outside6.String() + "/63"}, 1, 0, lab.Outside6.String()},
+	}
+	var running []*monitored
+	for _, l := range listeners {
+		running = append(running, startMonitor(t, h, append(l.args, "--rate", fmt.Sprint(rounds*(l.events+l.also)), "--count", fmt.Sprint(rounds*l.events))...))
+	}
+	for round := range rounds {
+		for range flood {
+			wantFailure(t, h.Namespace, "tcp4", none, unix.ECONNREFUSED)
+			s := h.Socket("tcp4")
+			if err := s.Connect(busy); err != nil {
+				t.Fatal(err)
+			}
+			s.Close()
+		}
+		for _, c := range clients {
+			mustReach(t, c.from, "tcp4", c.to)
+		}
+		wantFailure(t, h.Namespace, "tcp4", ap("10.96.0.10:81"), unix.ECONNREFUSED)
+		wantFailure(t, h.Namespace, "tcp4", ap("10.96.0.77:80"), unix.EHOSTUNREACH)
+		wantFailure(t, h.Outside, "tcp4", netip.AddrPortFrom(lab.Node4, 30082), unix.ECONNREFUSED)
+		wantFailure(t, h.Outside, "tcp6", netip.AddrPortFrom(lab.Node6, 30082), unix.ECONNREFUSED)
+		for i, l := range listeners {
+			lab.Eventually(t, "a listener is told what it asked for: "+strings.Join(l.args, " "), func() bool {
+				return running[i].out.lines.Load() >= int64((round+1)*l.events)
+			})
+		}
+	}
+	for i, l := range listeners {
+		running[i].ended.Wait()
+		out := running[i].out.String()
+		if lines := rounds * l.events; strings.Count(out, "\n") != lines || strings.Count(out, l.told) != lines {
+			t.Errorf("%s: told, %d lines with %q expected:\n%s", strings.Join(l.args, " "), lines, l.told, out)
+		}
+	}
+}
+
 // TestMonitorReused: the end of a connection does not name the Service that has got the id of its own meanwhile.
 func TestMonitorReused(t *testing.T) {
 	t.Parallel()
@@ -460,7 +521,8 @@ func TestMonitorEnd(t *testing.T) {
 }
 
 // TestMonitorFollowsMaps: who listens learns the names of Services for which the tables have grown
-// since, and goes on listening when the maps were removed and others are pinned.
+// since, and of ports that the Service chosen gets, and goes on listening when the maps were removed and
+// others are pinned.
 func TestMonitorFollowsMaps(t *testing.T) {
 	t.Parallel()
 	tier.SameInEveryKernel(t)
@@ -476,10 +538,10 @@ func TestMonitorFollowsMaps(t *testing.T) {
 	a.Apply(many...)
 	late := []string{lab.Service("late", "{clusterIP: 10.96.0.9, ports: [{port: 80}]}")}
 	a.Apply(late...)
-	refused := func(m *monitored) {
+	refused := func(m *monitored, to netip.AddrPort) {
 		t.Helper()
 		lab.Eventually(t, "the refused connection is told with its Service", func() bool {
-			wantFailure(t, h.Namespace, "tcp4", ap("10.96.0.9:80"), unix.ECONNREFUSED)
+			wantFailure(t, h.Namespace, "tcp4", to, unix.ECONNREFUSED)
 			return m.out.lines.Load() > 0 || m.done.Load()
 		})
 		for _, e := range m.events(t) {
@@ -488,7 +550,11 @@ func TestMonitorFollowsMaps(t *testing.T) {
 			}
 		}
 	}
-	refused(m)
+	refused(m, ap("10.96.0.9:80"))
+
+	m = startMonitor(t, h, one...)
+	a.Apply(lab.Service("late", "{clusterIP: 10.96.0.9, ports: [{name: a, port: 80}, {name: b, port: 81}]}"))
+	refused(m, ap("10.96.0.9:81"))
 
 	m = startMonitor(t, h, one...)
 	a.Stop()
@@ -496,5 +562,5 @@ func TestMonitorFollowsMaps(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Serve(lab.AgentOptions{ServiceRanges: serviceRanges, Manifests: late})
-	refused(m)
+	refused(m, ap("10.96.0.9:80"))
 }

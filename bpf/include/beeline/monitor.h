@@ -19,31 +19,6 @@ static __always_inline __u32 bl_monitor_now(void)
 	return bl_clock_units(&bl_monitor_clock, 1ULL << BL_MONITOR_SHIFT);
 }
 
-/* Whether @listener, at @place, may have another event in its @slice of time. */
-static __always_inline bool bl_monitor_limit(struct bl_monitor_listener *listener,
-					     struct bl_monitor_cpu_entry *count, __u32 slice)
-{
-	__u32 limit = listener->limit;
-
-	if (count->slice != slice) {
-		count->slice = slice;
-		count->taken = 0;
-	}
-	if (count->taken >= limit)
-		return false;
-	/* CPUs that begin the slice at once let through a few more. */
-	if (listener->slice != slice) {
-		listener->slice = slice;
-		listener->taken = 0;
-	}
-	if (__sync_fetch_and_add(&listener->taken, 1) >= limit) {
-		count->taken = limit; /* the line of memory is left to the others */
-		return false;
-	}
-	count->taken++;
-	return true;
-}
-
 /*
  * Whether an event of @kind is in the sample of @listener: all of a connection is, by @hash, or
  * nothing, and all of the later kinds, which are of an endpoint or the table.
@@ -54,47 +29,146 @@ static __always_inline bool bl_monitor_samples(const struct bl_monitor_listener 
 	return listener->sample <= 1 || kind > BL_EVENT_ENDED || !(hash % listener->sample);
 }
 
-/*
- * Whether the listener at @place of @monitor is to be told an event of @kind, of a connection with
- * this @hash. One whose process has gone without a word is forgotten.
- */
-static __always_inline bool bl_monitor_wants(struct bl_monitor_entry *monitor, __u32 place,
-					     enum bl_event_kind kind, __u32 hash, __u32 now)
+/* The first @bits, up to 64. */
+static __always_inline __u64 bl_first_bits(__u32 bits)
 {
-	struct bl_monitor_listener *listener = &monitor->listener[place];
-	struct bl_monitor_cpu_entry *count;
+	return bits < 64 ? ~(~0ULL >> bits) : ~0ULL;
+}
+
+/*
+ * The range of addresses that has @addr and a prefix of so many @bits, v4-mapped: the bits, and below
+ * them 24 bits of a hash. A listener has not the room for a prefix, and looks again at what it reads.
+ */
+static __always_inline __u32 bl_monitor_range(const union bl_addr *addr, __u32 bits)
+{
+	__u64 high = bpf_be64_to_cpu(((const __u64 *)addr)[0]) & bl_first_bits(bits);
+	__u64 low = bpf_be64_to_cpu(((const __u64 *)addr)[1]);
+
+	low &= bl_first_bits(bits < 64 ? 0 : bits - 64);
+	return bits << 24 | bl_hash_final(bl_hash_mix(bl_hash_mix(0, high), low)) >> 8;
+}
+
+/* Whether @range has @addr; NULL is not known. */
+static __always_inline bool bl_monitor_has_addr(__u32 range, const union bl_addr *addr)
+{
+	return !range || (addr && bl_monitor_range(addr, range >> 24) == range);
+}
+
+/*
+ * Whether @range has the client of an event of @kind. That of a socket's connection may be known at its
+ * end only, or from its beginning.
+ */
+static __always_inline bool bl_monitor_has_client(__u32 range, enum bl_event_kind kind,
+						  const union bl_addr *client)
+{
+	if (kind != BL_EVENT_REFUSED && kind != BL_EVENT_DROPPED && (!client || !client->word[3]))
+		return true;
+	return bl_monitor_has_addr(range, client);
+}
+
+/*
+ * Whether @listener has chosen @service. That of a port which the Service does not declare is looked up
+ * when the event is read.
+ */
+static __always_inline bool bl_monitor_has_service(const struct bl_monitor_listener *listener,
+						   __u32 service, enum bl_reason reason)
+{
+	const struct bl_monitor_services *some = listener->services;
+
+	if (service == ~0U && reason == BL_REASON_UNDECLARED_PORT)
+		return true;
+	return (!some[0].end && !some[1].end) ||
+	       (service >= some[0].first && service < some[0].end) ||
+	       (service >= some[1].first && service < some[1].end);
+}
+
+/* Whether @listener wants to be told @what, an event by BL_EVENT; the rest as of bl_monitor_admit. */
+static __always_inline bool bl_monitor_wants(const struct bl_monitor_listener *listener, __u32 what,
+					     __u32 hash, __u32 service, const union bl_addr *client,
+					     const union bl_addr *backend)
+{
+	enum bl_event_kind kind = (__u8)(what >> 16);
+	enum bl_reason reason = (__u8)what;
 
 	if (!(listener->kinds & 1U << kind) || !bl_monitor_samples(listener, kind, hash))
 		return false;
-	if ((__s32)((listener->until >> 32) - now) < 0) {
-		__sync_fetch_and_and(&monitor->listening, ~(1ULL << place));
+	/* The later kinds are of an endpoint or the table, and few. */
+	if (kind > BL_EVENT_ENDED || listener->filtered != (__u32)listener->until)
+		return true;
+	return (!listener->reasons || listener->reasons >> (reason & 63) & 1) &&
+	       bl_monitor_has_service(listener, service, reason) &&
+	       bl_monitor_has_client(listener->client, kind, client) &&
+	       bl_monitor_has_addr(listener->backend, backend);
+}
+
+/* Whether @place has a listener. One whose process has gone without a word is forgotten. */
+static __always_inline bool bl_monitor_listens(struct bl_monitor_entry *monitor, __u32 place,
+					       __u32 now)
+{
+	if (!(monitor->listening >> place & 1))
 		return false;
-	}
-	count = bpf_map_lookup_elem(&bl_monitor_cpu, &place);
+	if ((__s32)((monitor->listener[place].until >> 32) - now) >= 0)
+		return true;
+	__sync_fetch_and_and(&monitor->listening, ~(1ULL << place));
+	return false;
+}
+
+/* Whether the listener at @place of @monitor may have another event. */
+static __always_inline bool bl_monitor_limit(struct bl_monitor_entry *monitor, __u32 place,
+					     __u32 slice)
+{
+	struct bl_monitor_listener *listener = &monitor->listener[place];
+	struct bl_monitor_cpu_entry *count = bpf_map_lookup_elem(&bl_monitor_cpu, &place);
+	__u32 limit = listener->limit;
+
 	if (!count)
 		return false;
-	if (bl_monitor_limit(listener, count, now >> BL_MONITOR_LIMIT_SHIFT))
-		return true;
+	if (count->slice != slice) {
+		count->slice = slice;
+		count->taken = 0;
+	}
+	if (count->taken >= limit)
+		goto left_out;
+	/* CPUs that begin the slice at once let through a few more. */
+	if (listener->slice != slice) {
+		listener->slice = slice;
+		listener->taken = 0;
+	}
+	if (__sync_fetch_and_add(&listener->taken, 1) >= limit) {
+		count->taken = limit; /* the line of memory is left to the others */
+		goto left_out;
+	}
+	count->taken++;
+	return true;
+left_out:
 	count->left_out++;
 	return false;
 }
 
 /*
- * The listeners that are to be told an event of @kind, by bits of their places. @hash is the same for
- * all events of a connection.
+ * Add to @what, an event by BL_EVENT, the listeners that are to be told it. @hash is the same for all
+ * events of a connection. The event has @service, @client and @backend; not known are ~0 and NULL.
  */
-__noinline __u32 bl_monitor_admit(enum bl_event_kind kind, __u32 hash)
+__noinline __u32 bl_monitor_admit(__u32 what, __u32 hash, __u32 service,
+				  const union bl_addr *client, const union bl_addr *backend)
 {
 	struct bl_monitor_entry *monitor = bl_value(bl_monitor);
 	__u32 now = bl_monitor_now(), wanted = 0;
 
-	if (kind > BL_EVENT_LAST)
+	if ((__u8)(what >> 16) > BL_EVENT_LAST)
 		return 0;
-	for (__u32 place = 0; place < BL_MONITORS; place++)
-		if (monitor->listening >> place & 1 &&
-		    bl_monitor_wants(monitor, place, kind, hash, now))
+	for (__u32 place = 0; place < BL_MONITORS; place++) {
+		/* Else clang takes parts of these out of the loop, to more stack than there is. */
+		barrier_var(client);
+		barrier_var(backend);
+		barrier_var(what);
+		if (bl_monitor_listens(monitor, place, now) &&
+		    bl_monitor_wants(&monitor->listener[place], what, hash, service, client,
+				     backend) &&
+		    bl_monitor_limit(monitor, place, now >> BL_MONITOR_LIMIT_SHIFT))
 			wanted |= 1U << place;
-	return wanted;
+	}
+	return wanted << 24 | what;
 }
 
 /* Whether anybody listens. */
@@ -103,9 +177,8 @@ static __always_inline bool bl_monitored(void)
 	return unlikely(*(const volatile __u64 *)&bl_value(bl_monitor)->listening);
 }
 
-/* Who is told an event, its kind, its hook and its reason, in one argument. */
-#define BL_EVENT(wanted, kind, hook, reason) \
-	((wanted) << 24 | (kind) << 16 | (hook) << 8 | (reason))
+/* The kind of an event, its hook and its reason, in one argument; bl_monitor_admit adds who is told it. */
+#define BL_EVENT(kind, hook, reason) ((kind) << 16 | (hook) << 8 | (reason))
 
 /* Whether the listener at @place, or one behind it, is to be told @what. */
 static __always_inline bool bl_event_waits(__u32 what, __u32 place)
@@ -114,7 +187,7 @@ static __always_inline bool bl_event_waits(__u32 what, __u32 place)
 }
 
 /*
- * The event that @what says by BL_EVENT, for the listener at @place, to be filled and submitted;
+ * The event that @what says, by bl_monitor_admit, for the listener at @place, to be filled and submitted;
  * the rest of it is zero. NULL when it is not for that one, or there is no room for it.
  */
 static __always_inline struct bl_event *bl_event_begin(__u32 place, __u32 what)
@@ -141,14 +214,10 @@ static __always_inline struct bl_event *bl_event_begin(__u32 place, __u32 what)
 	return event;
 }
 
-/* Note which backend @event is about; one of another @generation is not known any more. */
-static __always_inline void bl_event_backend(struct bl_event *event, __u32 id, __u16 generation)
+/* The backend by its id; one of another @generation is not known any more: NULL. */
+static __always_inline const struct bl_backend_entry *bl_event_backend(__u32 id, __u16 generation)
 {
 	const struct bl_backend_entry *backend = bl_backend_lookup(id);
 
-	event->backend_id = id;
-	if (!backend || (__u16)backend->generation != generation)
-		return;
-	event->service = backend->service;
-	event->node = backend->node;
+	return backend && (__u16)backend->generation == generation ? backend : NULL;
 }

@@ -9,24 +9,23 @@
 #include <beeline/monitor.h>
 #include <beeline/packet.h>
 
-/* bl_monitor_admit for an event of a client that sends packets of @key, where anybody listens. */
-static __always_inline __u32 bl_monitor_wanted_flow(const struct bl_flow_key *key,
-						    enum bl_event_kind kind)
+/* bl_monitor_admit for an event of a client that sends packets of @key. */
+static __always_inline __u32 bl_monitor_admit_flow(__u32 what, const struct bl_flow_key *key,
+						   __u32 service, const union bl_addr *backend)
 {
 	__u64 ports = (__u64)key->src_port << 24 | (__u64)key->dst_port << 8 | key->proto;
 
-	if (!bl_monitored())
-		return 0;
 	return bl_monitor_admit(
-		kind, bl_hash_final(bl_hash_addr(bl_hash_addr(ports, &key->src), &key->dst)));
+		what, bl_hash_final(bl_hash_addr(bl_hash_addr(ports, &key->src), &key->dst)),
+		service, &key->src, backend);
 }
 
 /*
  * Begin an event, as bl_event_begin does, about a client that sends packets of @key by the device
- * of @ifindex.
+ * of @ifindex, to @service.
  */
 static __always_inline struct bl_event *bl_event_client(__u32 place, const struct bl_flow_key *key,
-							__u32 ifindex, __u32 what)
+							__u32 service, __u32 ifindex, __u32 what)
 {
 	struct bl_event *event = bl_event_begin(place, what);
 
@@ -37,7 +36,7 @@ static __always_inline struct bl_event *bl_event_client(__u32 place, const struc
 	event->dst = key->dst;
 	event->dst_port = key->dst_port;
 	event->proto = key->proto;
-	event->service = ~0U;
+	event->service = service;
 	event->ifindex = ifindex;
 	return event;
 }
@@ -50,7 +49,7 @@ static __always_inline void bl_event_forward(struct bl_event *event,
 	event->backend_port = forward->backend_port;
 	event->flow = forward->bits;
 	event->device = forward->device;
-	bl_event_backend(event, forward->backend_id, forward->generation);
+	event->backend_id = forward->backend_id;
 	if (event->proto == IPPROTO_TCP) {
 		event->client_seq = forward->progress.tcp.client_seq;
 		event->backend_seq = forward->progress.tcp.backend_seq;
@@ -69,16 +68,22 @@ static __always_inline void bl_event_flow(const struct bl_flow_key *key,
 					  const struct bl_flow_forward *forward, __u32 ifindex,
 					  __u32 what, __u32 flows, __u32 seconds)
 {
+	const struct bl_backend_entry *backend;
 	struct bl_event *event;
 
 	/* What becomes of a masqueraded connection is told of the Service's flow. */
-	if (key->masquerade && (__u8)(what >> 16) != BL_EVENT_DROPPED)
+	if (!bl_monitored() || (key->masquerade && (__u8)(what >> 16) != BL_EVENT_DROPPED))
 		return;
+	backend = bl_event_backend(forward->backend_id, forward->generation);
+	what = bl_monitor_admit_flow(what, key, backend ? backend->service : ~0U,
+				     &forward->backend);
 	for (__u32 place = 0; bl_event_waits(what, place); place++) {
-		event = bl_event_client(place, key, ifindex, what);
+		event = bl_event_client(place, key, backend ? backend->service : ~0U, ifindex,
+					what);
 		if (!event)
 			continue;
 		bl_event_forward(event, forward);
+		event->node = backend ? backend->node : 0;
 		event->flows = flows;
 		event->seconds = seconds;
 		bpf_ringbuf_submit(event, 0);
@@ -93,10 +98,7 @@ __noinline int bl_tell_flow(const struct bl_flow_key *key, const struct bl_flow_
 			    __u32 ifindex, enum bl_event_kind kind, enum bl_reason reason)
 {
 	if (key && forward)
-		bl_event_flow(
-			key, forward, ifindex,
-			BL_EVENT(bl_monitor_wanted_flow(key, kind), kind, BL_EVENT_HOOK, reason), 0,
-			0);
+		bl_event_flow(key, forward, ifindex, BL_EVENT(kind, BL_EVENT_HOOK, reason), 0, 0);
 	return 0;
 }
 
@@ -107,14 +109,14 @@ __noinline int bl_tell_packet(const struct bl_packet *packet, __u32 service,
 	struct bl_event *event;
 	__u32 what;
 
-	if (!packet)
+	if (!packet || !bl_monitored())
 		return 0;
-	what = BL_EVENT(bl_monitor_wanted_flow(&packet->key, kind), kind, BL_EVENT_HOOK, reason);
+	what = bl_monitor_admit_flow(BL_EVENT(kind, BL_EVENT_HOOK, reason), &packet->key, service,
+				     NULL);
 	for (__u32 place = 0; bl_event_waits(what, place); place++) {
-		event = bl_event_client(place, &packet->key, packet->ifindex, what);
+		event = bl_event_client(place, &packet->key, service, packet->ifindex, what);
 		if (!event)
 			continue;
-		event->service = service;
 		bpf_ringbuf_submit(event, 0);
 	}
 	return 0;

@@ -1050,6 +1050,12 @@ enum bl_monitor_limits {
 	BL_MONITOR_LIMIT_SHIFT = 3,
 };
 
+/* Ids of Service ports: from @first to the one before @end. An @end of 0: none. */
+struct bl_monitor_services {
+	__u32 first;
+	__u32 end;
+};
+
 /* One who listens. Its process renews it; of one that does not, nothing is left to be told. */
 struct bl_monitor_listener {
 	/* In the upper half the last unit of time (BL_MONITOR_SHIFT) in which the place is its own,
@@ -1060,7 +1066,14 @@ struct bl_monitor_listener {
 	__u32 limit; /* events in a slice of time */
 	__u32 taken; /* of them, in that which began last */
 	__u32 slice; /* its number */
-	__u32 reserved[9];
+	/* What is below holds while this is the lower half of until: a listener of a former version
+	 * leaves there what another one has written. */
+	__u32 filtered;
+	__u64 reasons; /* of enum bl_reason, by bits; 0: also what has none */
+	/* Ranges of addresses, as of bl_monitor_range; 0: all. */
+	__u32 client;
+	__u32 backend;
+	struct bl_monitor_services services[2]; /* both none: all */
 };
 _Static_assert(sizeof(struct bl_monitor_listener) == 64, "bl_monitor_listener");
 
@@ -1163,3 +1176,4 @@ enum bl_reason {
 	BL_REASON_ICMP_LIMITED,
 	BL_REASON_COUNT,
 };
+_Static_assert(BL_REASON_COUNT < 64, "reasons of bl_monitor_listener");

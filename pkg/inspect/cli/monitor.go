@@ -28,10 +28,11 @@ seconds, and tells of endpoints that have left their Service with open flows, an
 Endpoints that outlier detection ejects, or lets in again, are told by the agent, too.
 
 Nothing is told and nothing is paid for while nobody listens. No more than --rate events are told
-in each 1.07 seconds (2^30 ns), however many there are, and what was left out is counted. --kind,
---drops and --sample choose before that limit, the other filters after it. Of a connection, or of
-a socket, --sample shows all events or none, the end of an idle flow like any other; left, evicted,
-ejected and admitted it always shows. The agent need not run, except for what it finds itself.
+in each 1.07 seconds (2^30 ns), however many there are, and what was left out is counted. All
+filters but --protocol choose before that limit; with --client, connections of this node's sockets
+count. Of a connection, or of a socket, --sample shows all events or none, the end of an idle flow
+like any other; left, evicted, ejected and admitted it always shows. The agent need not run, except
+for what it finds itself.
 
 Up to four can listen at once. In the agent's pod run it by kubectl exec -it: begun without -it it
 goes on there after Ctrl+C, and keeps its place. One whose output is not read for a minute gives

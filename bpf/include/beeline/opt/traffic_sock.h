@@ -39,13 +39,18 @@ static __always_inline void bl_sockops_source(struct bpf_sock_ops *ctx, bool ipv
 	addr->word[3] = ctx->local_ip6[3];
 }
 
-/* Tell those who have @wanted it that the connection has ended. */
+/* Tell that the connection has ended. */
 static __noinline int bl_event_tcp(struct bpf_sock_ops *ctx, const struct bl_sock_entry *sock,
-				   const struct bl_traffic_entry *traffic, __u32 wanted)
+				   const struct bl_traffic_entry *traffic)
 {
-	__u32 what = BL_EVENT(wanted, BL_EVENT_ENDED, BL_EVENT_AT_CLOSE, BL_REASON_COUNT);
+	const struct bl_backend_entry *backend =
+		bl_event_backend(sock->backend.id, sock->backend.generation);
+	union bl_addr client BL_ALIGNED;
 	struct bl_event *event;
+	__u32 what;
 
+	bl_sockops_source(ctx, bl_addr_is_ipv4(&sock->addr), &client);
+	what = bl_monitor_admit_ended(ctx, sock, backend, &client);
 	for (__u32 place = 0; bl_event_waits(what, place); place++) {
 		event = bl_event_begin(place, what);
 		if (!event)
@@ -53,9 +58,9 @@ static __noinline int bl_event_tcp(struct bpf_sock_ops *ctx, const struct bl_soc
 		event->cookie = bpf_get_socket_cookie(ctx);
 		event->proto = IPPROTO_TCP;
 		event->traffic = *traffic;
-		bl_sockops_source(ctx, bl_addr_is_ipv4(&sock->addr), &event->client);
+		event->client = client;
 		event->client_port = bpf_htons(ctx->local_port);
-		bl_event_ended(event, sock);
+		bl_event_ended(event, sock, backend);
 		bpf_ringbuf_submit(event, 0);
 	}
 	return 0;
@@ -91,11 +96,10 @@ static __always_inline void bl_traffic_end(struct bpf_sock_ops *ctx, struct bl_s
 		.to_backend = {.packets = ctx->segs_out, .bytes = ctx->bytes_acked},
 		.to_client = {.packets = ctx->segs_in, .bytes = ctx->bytes_received},
 	};
-	__u32 wanted = bl_monitor_wanted_sock(ctx, BL_EVENT_ENDED);
 	__u32 headers = BL_TRAFFIC_HEADERS_IPV6;
 
-	if (unlikely(wanted))
-		bl_event_tcp(ctx, sock, &of, wanted);
+	if (bl_monitored())
+		bl_event_tcp(ctx, sock, &of);
 	if (bl_addr_is_ipv4(&sock->addr))
 		headers = BL_TRAFFIC_HEADERS_IPV4;
 	of.to_backend.bytes += of.to_backend.packets * headers;
