@@ -167,8 +167,8 @@ func (o *EventOptions) filter(table servicemap.Table) monitor.Filter {
 type Monitor struct {
 	bpffs   string
 	options EventOptions
-	history *monitor.History
-	names   *Datapath // of what is told, the maps that are pinned
+	history *monitor.History // nil: no end is told
+	names   *Datapath        // of what is told, the maps that are pinned
 	nodes   map[uint16]string
 	devices map[int]string // names, asked for again every second
 	leftOut uint64         // as told
@@ -187,7 +187,10 @@ type Monitor struct {
 // [Open], and [monitor.ErrBusy] when as many listen as may.
 func Listen(bpffs string, o EventOptions) (*Monitor, error) {
 	now := time.Now()
-	m := &Monitor{bpffs: bpffs, options: o, history: monitor.NewHistory(), devices: make(map[int]string), told: now, renewed: now}
+	m := &Monitor{bpffs: bpffs, options: o, devices: make(map[int]string), told: now, renewed: now}
+	if len(o.Kinds) == 0 || slices.Contains(o.Kinds, EventEnded) {
+		m.history = monitor.NewHistory()
+	}
 	if err := m.renew(); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -321,7 +324,10 @@ func (m *Monitor) Next() (*Event, error) {
 		if err != nil {
 			return nil, err
 		}
-		past := m.history.Note(raw)
+		var past *monitor.Past
+		if m.history != nil {
+			past = m.history.Note(raw)
+		}
 		if e := m.event(raw, past); m.options.matches(e) {
 			return e, nil
 		}
