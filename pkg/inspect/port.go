@@ -40,6 +40,12 @@ func (p PortName) String() string {
 	return p.Namespace + "/" + p.Service + ":" + p.PortName
 }
 
+// key is the same on every node: the id is left out.
+func (p PortName) key() PortName {
+	p.ID = 0
+	return p
+}
+
 func (p PortName) compare(o PortName) int {
 	return cmp.Or(cmp.Compare(p.Namespace, o.Namespace), cmp.Compare(p.Service, o.Service),
 		cmp.Compare(p.Port, o.Port), cmp.Compare(p.Protocol, o.Protocol),

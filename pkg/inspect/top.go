@@ -38,7 +38,9 @@ type Top struct {
 	Sums *TopNode `json:"sums,omitempty"`
 	// EvictedPerSecond are established connections that were evicted from the full flow table.
 	EvictedPerSecond float64 `json:"evictedPerSecond"`
-	Maps             []Map   `json:"maps"` // those that can fill up
+	// New is absent where nobody listened to new connections.
+	New  *TopNew `json:"newConnections,omitempty"`
+	Maps []Map   `json:"maps"` // those that can fill up
 	// Reasons has all reasons for which connections or packets can be refused or dropped. Some
 	// concern no Service, and some count packets: their sum is not that of the Services.
 	Reasons []TopReason `json:"reasons"`
@@ -110,6 +112,11 @@ type TopBackend struct {
 	Connections int `json:"connections"`
 	// Share is its part of the port's, 0 to 1; absent when the port has none.
 	Share *float64 `json:"share,omitempty"`
+	// New are the new connections that were seen while somebody looked, of clients outside and of this
+	// node's sockets; absent when none of the port was.
+	New *int `json:"newConnections,omitempty"`
+	// NewShare is its part of those of the port, 0 to 1; absent as New is.
+	NewShare *float64 `json:"newShare,omitempty"`
 	// Intended is the part that the algorithm would give it; absent where that depends on the
 	// clients (lblc, lblcr, ewma).
 	Intended *float64 `json:"intended,omitempty"`
@@ -355,16 +362,32 @@ func (p *Port) noBackends() (list []string) {
 	return list
 }
 
-// share says which part of the port's connections each backend has.
+// share says which part of the port's connections, and of its new ones, each backend has.
 func (p *TopPort) share() {
-	total := 0
+	all, allNew := 0, 0
 	for i := range p.Backends {
-		total += p.Backends[i].Connections
+		all += p.Backends[i].Connections
+		allNew += p.Backends[i].newCount()
 	}
 	for i := range p.Backends {
-		if total > 0 {
-			share := float64(p.Backends[i].Connections) / float64(total)
-			p.Backends[i].Share = &share
-		}
+		b := &p.Backends[i]
+		b.Share, b.NewShare = partOf(b.Connections, all), partOf(b.newCount(), allNew)
 	}
+}
+
+// newCount is how many new connections were seen.
+func (b *TopBackend) newCount() int {
+	if b.New == nil {
+		return 0
+	}
+	return *b.New
+}
+
+// partOf returns n as a part of all; nil when there are none.
+func partOf(n, all int) *float64 {
+	if all == 0 {
+		return nil
+	}
+	part := float64(n) / float64(all)
+	return &part
 }

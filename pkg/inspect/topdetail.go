@@ -21,6 +21,9 @@ type TopNode struct {
 
 // Keep leaves out what a detail does not have.
 func (t *Top) Keep(detail TopDetail) {
+	if detail != DetailBackends {
+		t.New = nil
+	}
 	switch detail {
 	case DetailServices:
 		for i := range t.Services {

@@ -15,6 +15,7 @@ func (t *Top) Add(o *Top) {
 		t.Time, t.Seconds = o.Time, o.Seconds
 	}
 	t.EvictedPerSecond += o.EvictedPerSecond
+	t.New = t.New.plus(o.New)
 	t.Reasons = sum(t.Reasons, o.Reasons, func(r *TopReason) string { return r.Reason }, (*TopReason).add)
 	t.Maps = sum(t.Maps, o.Maps, func(m *Map) string { return m.Name }, (*Map).fuller)
 	t.Services = sum(t.Services, o.Services, (*TopService).FullName, (*TopService).add)
@@ -55,7 +56,7 @@ func (s *TopService) add(o *TopService) {
 	s.Namespace, s.Name = o.Namespace, o.Name
 	s.Rates.Add(o.Rates)
 	s.BackendCounts = s.BackendCounts.plus(o.BackendCounts)
-	s.Ports = sum(s.Ports, o.Ports, (*TopPort).key, (*TopPort).add)
+	s.Ports = sum(s.Ports, o.Ports, func(p *TopPort) PortName { return p.key() }, (*TopPort).add)
 	slices.SortFunc(s.Ports, func(a, b TopPort) int { return a.key().compare(b.key()) })
 }
 
@@ -69,13 +70,6 @@ func (c *BackendCounts) plus(o *BackendCounts) *BackendCounts {
 	return &BackendCounts{max(c.Backends, o.Backends, onNodes), onNodes}
 }
 
-// key is the same on every node.
-func (p *TopPort) key() PortName {
-	key := p.PortName
-	key.ID = 0
-	return key
-}
-
 func (p *TopPort) add(o *TopPort) {
 	p.PortName, p.Algorithm = o.PortName, o.Algorithm
 	p.Rates.Add(o.Rates)
@@ -87,5 +81,9 @@ func (p *TopPort) add(o *TopPort) {
 func (b *TopBackend) add(o *TopBackend) {
 	b.Address, b.OnNode, b.Node = o.Address, b.OnNode || o.OnNode, cmp.Or(b.Node, o.Node)
 	b.Connections += o.Connections
+	if b.New != nil || o.New != nil {
+		n := b.newCount() + o.newCount()
+		b.New = &n
+	}
 	b.Traffic = b.Traffic.plus(o.Traffic)
 }

@@ -2,11 +2,13 @@ package inspect
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestAddOrder: the sum of nodes that have other ports and backends is the same in whichever order they
@@ -30,6 +32,58 @@ func TestAddOrder(t *testing.T) {
 	}
 	if p := first.Services[0].Ports[0]; p.Port != 80 || p.Backends[0].Address.String() != "10.0.0.1:1" {
 		t.Errorf("the first port is %+v", p)
+	}
+}
+
+// TestAddNew: new connections that nodes have seen are summed, also where some node has not listened; those of a
+// backend that has left are forgotten.
+func TestAddNew(t *testing.T) {
+	web := PortName{Namespace: "shop", Service: "web", Port: 80, Protocol: "TCP", Family: "IPv4"}
+	node := func(id uint32, seen *NewConnections) *Top {
+		p := TopPort{PortName: web}
+		p.ID = id
+		for _, address := range []string{"10.0.0.1:1", "10.0.0.2:1"} {
+			p.Backends = append(p.Backends, TopBackend{Address: netip.MustParseAddrPort(address)})
+		}
+		top := &Top{Services: []TopService{{Namespace: "shop", Name: "web", Ports: []TopPort{p}}}}
+		if seen != nil {
+			top.AddNew(seen)
+		}
+		return top
+	}
+	since := time.Unix(1000, 0)
+	saw := func(id uint32, backends ...string) *NewConnections {
+		seen := new(NewConnections)
+		seen.Begin(since)
+		for _, b := range backends {
+			name := web
+			name.ID = id
+			seen.Note(&Event{Kind: EventConnection, Service: name, Backend: netip.MustParseAddrPort(b)})
+		}
+		seen.Note(&Event{Kind: EventLeftOut, LeftOut: 7})
+		return seen
+	}
+	busy := new(NewConnections)
+	busy.End(errors.New("no place"))
+	first := saw(1, "10.0.0.1:1", "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1")
+	var all Top
+	for _, n := range []*Top{node(4, nil), node(3, busy), node(1, first), node(2, saw(2, "10.0.0.1:1")), node(5, saw(5))} {
+		all.Add(n)
+	}
+	if want := (TopNew{since, 21, "no place"}); all.New == nil || *all.New != want {
+		t.Errorf("seen %+v, want %+v", all.New, want)
+	}
+	for i, want := range []int{3, 1} {
+		b := all.Services[0].Ports[0].Backends[i]
+		if b.New == nil || *b.New != want || *b.NewShare != float64(want)/4 || b.Share != nil {
+			t.Errorf("%s: %+v, want %d new connections of 4", b.Address, b, want)
+		}
+	}
+	if n := len(first.ports[web]); n != 2 {
+		t.Errorf("%d backends are counted when one has left, want 2", n)
+	}
+	if b := node(6, saw(6)).Services[0].Ports[0].Backends[0]; b.New != nil {
+		t.Errorf("of a Service without new connections: %+v", b)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"regexp"
 	"sync"
 	"testing"
 	"time"
@@ -149,6 +150,17 @@ func TestTop(t *testing.T) {
 	s.Press("\r\r") // keep the filter, then show the backends
 	for _, row := range h.shares() {
 		s.Shows("the backends with their shares", append([]string{"Service default/long"}, row...)...)
+	}
+	reached := make(map[netip.AddrPort]int)
+	for range 10 {
+		backend, err := h.Reach("tcp4", netip.MustParseAddrPort("10.96.0.1:80"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reached[backend]++
+	}
+	for backend, n := range reached {
+		s.Matches("new connections of sockets", fmt.Sprintf(`%s +no +\d+ +\d+\.0 %% +%d +%.1f %% +50\.0 %%`, regexp.QuoteMeta(backend.String()), n, 10*float64(n)))
 	}
 	s.Press(" ")
 	s.Shows("paused", "PAUSED")

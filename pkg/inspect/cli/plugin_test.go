@@ -141,13 +141,14 @@ func top(connections float64, flows int, used uint32) string {
 		}
 	}
 	for _, address := range []string{"10.244.1.7:8080", "10.244.2.9:8080"} {
-		b := inspect.TopBackend{Connections: flows, Traffic: traffic}
+		seen := 2 * flows
+		b := inspect.TopBackend{Connections: flows, New: &seen, Traffic: traffic}
 		check(b.Address.UnmarshalText([]byte(address)))
 		port.Backends = append(port.Backends, b)
 		flows /= 3
 	}
 	text, err := json.Marshal(inspect.Top{
-		Time: now, Seconds: 2, EvictedPerSecond: 0.5,
+		Time: now, Seconds: 2, EvictedPerSecond: 0.5, New: &inspect.TopNew{Since: now, LeftOut: uint64(used)},
 		Services: []inspect.TopService{{Namespace: "shop", Name: "web", Rates: rates, Ports: []inspect.TopPort{port}}},
 		Maps:     []inspect.Map{{Name: "bl_flow", Used: used, Size: 100}, {Name: "bl_slot", Used: 1, Size: 100}},
 	})

@@ -16,7 +16,8 @@ const pluginTopLong = `Show which Services get connections now, or which nodes: 
 By Service the figures are the sums of all nodes: a connection is counted on the node
 where its backend is chosen, that of the client or the one that a packet comes to first.
 Of one Service, show its backends with their share of the active connections of all
-nodes; ON-NODE says that a backend is on one of them.
+nodes, and of the new ones that were seen during --interval (NEW); ON-NODE says that a
+backend is on one of them.
 
 -o json and yaml have by node what beeline top --detail services prints there, of one
 Service what it prints without --detail, and with --by node the sums.`

@@ -53,6 +53,15 @@ func (t *table) widths() []int {
 	return widths
 }
 
+// width returns how many columns of the terminal the table has.
+func (t *table) width() int {
+	width := len(t.indent) - t.gap()
+	for _, w := range t.widths() {
+		width += w + t.gap()
+	}
+	return width
+}
+
 // namesRoom returns what the figures leave to namespace and name.
 func (t *table) namesRoom(width int) int {
 	for _, w := range t.widths()[2:] {

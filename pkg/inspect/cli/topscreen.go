@@ -20,7 +20,10 @@ func (c *command) topScreen(ctx context.Context, out *os.File, o topOptions) err
 	if err != nil {
 		return err
 	}
-	screen := &topScreen{command: c, options: o, width: 80, height: 24, inside: o.service}
+	screen := &topScreen{command: c, options: o, width: 80, height: 24, inside: o.service, watch: newWatch{command: c, interval: o.interval}}
+	screen.follow = func() { screen.watch.follow(ctx, screen.inside) }
+	defer screen.watch.close()
+	screen.follow()
 	screen.show(first)
 	_, err = tea.NewProgram(screen, tea.WithContext(ctx), tea.WithInput(os.Stdin), tea.WithOutput(out)).Run()
 	if errors.Is(err, tea.ErrInterrupted) {
@@ -37,6 +40,9 @@ type topScreen struct {
 	last *inspect.Sample
 	top  *inspect.Top
 	err  error // of the last reading
+
+	watch  newWatch
+	follow func() // has the watch look at what is inside
 
 	width, height int
 	paused        bool
@@ -77,13 +83,16 @@ func (s *topScreen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if s.err = msg.err; s.err == nil {
 			s.show(msg.sample)
 		}
+		s.follow()
 		return s, s.wait()
 	case tea.KeyPressMsg:
 		if s.typing && msg.String() != "ctrl+c" {
 			s.typed(msg)
 			return s, nil
 		}
-		return s, s.key(msg.String())
+		command := s.key(msg.String())
+		s.follow()
+		return s, command
 	}
 	return s, nil
 }
@@ -92,6 +101,7 @@ func (s *topScreen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 func (s *topScreen) show(sample *inspect.Sample) {
 	if !s.paused {
 		s.top = s.command.topSince(sample, s.last)
+		s.watch.add(s.top)
 	}
 	s.last = sample
 }
@@ -237,7 +247,7 @@ func (s *topScreen) body() screenBody {
 	if at < 0 {
 		return screenBody{heading: fmt.Sprintf("Service %s is not served", s.inside), cursor: -1}
 	}
-	lines := textLines(topBackends(&s.top.Services[at]))
+	lines := textLines(topService(s.top, at, s.width))
 	from, to := s.seen(len(lines), -1)
 	return screenBody{fmt.Sprintf("Service %s", s.inside), lines[from:to], -1, len(lines)}
 }
