@@ -367,16 +367,16 @@ func (p *TopPort) share() {
 	all, allNew := 0, 0
 	for i := range p.Backends {
 		all += p.Backends[i].Connections
-		allNew += p.Backends[i].newCount()
+		allNew += p.Backends[i].NewCount()
 	}
 	for i := range p.Backends {
 		b := &p.Backends[i]
-		b.Share, b.NewShare = partOf(b.Connections, all), partOf(b.newCount(), allNew)
+		b.Share, b.NewShare = partOf(b.Connections, all), partOf(b.NewCount(), allNew)
 	}
 }
 
-// newCount is how many new connections were seen.
-func (b *TopBackend) newCount() int {
+// NewCount is how many new connections were seen, 0 also where New is absent.
+func (b *TopBackend) NewCount() int {
 	if b.New == nil {
 		return 0
 	}

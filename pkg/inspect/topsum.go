@@ -82,7 +82,7 @@ func (b *TopBackend) add(o *TopBackend) {
 	b.Address, b.OnNode, b.Node = o.Address, b.OnNode || o.OnNode, cmp.Or(b.Node, o.Node)
 	b.Connections += o.Connections
 	if b.New != nil || o.New != nil {
-		n := b.newCount() + o.newCount()
+		n := b.NewCount() + o.NewCount()
 		b.New = &n
 	}
 	b.Traffic = b.Traffic.plus(o.Traffic)

@@ -87,6 +87,21 @@ func (h *host) shares() (rows [][]string) {
 	return rows
 }
 
+// reachBySockets makes ten connections to default/long by sockets of the node, and returns how many each backend has
+// got.
+func (h *host) reachBySockets() map[netip.AddrPort]int {
+	h.t.Helper()
+	reached := make(map[netip.AddrPort]int)
+	for range 10 {
+		backend, err := h.Reach("tcp4", netip.MustParseAddrPort("10.96.0.1:80"))
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		reached[backend]++
+	}
+	return reached
+}
+
 // traffic has the client connect to default/brief and default/empty until stop is called.
 func (h *host) traffic() (stop func()) {
 	h.t.Helper()
@@ -151,15 +166,7 @@ func TestTop(t *testing.T) {
 	for _, row := range h.shares() {
 		s.Shows("the backends with their shares", append([]string{"Service default/long"}, row...)...)
 	}
-	reached := make(map[netip.AddrPort]int)
-	for range 10 {
-		backend, err := h.Reach("tcp4", netip.MustParseAddrPort("10.96.0.1:80"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		reached[backend]++
-	}
-	for backend, n := range reached {
+	for backend, n := range h.reachBySockets() {
 		s.Matches("new connections of sockets", fmt.Sprintf(`%s +no +\d+ +\d+\.0 %% +%d +%.1f %% +50\.0 %%`, regexp.QuoteMeta(backend.String()), n, 10*float64(n)))
 	}
 	s.Press(" ")
@@ -222,6 +229,16 @@ func TestWebPage(t *testing.T) {
 	for _, row := range h.shares() {
 		b.Shows("its backends with their shares", "#chosen", append([]string{"Service default/long"}, row...)...)
 	}
+	for backend, n := range h.reachBySockets() {
+		share := fmt.Sprintf("new %.1f %%, intended 50.0 %%", 10*float64(n))
+		b.Shows("the shares of new connections of sockets", "#chosen", backend.String(), fmt.Sprint(n), share)
+		b.Shows("where new connections go", "#traffic", "New connections since", "other nodes 100.0 %", "Active connections",
+			"default/brief", backend.String(), "default/long", fmt.Sprint(n))
+	}
+	b.Window(360, 740, "dark")
+	b.Screenshot("new-phone-dark")
+	b.Fits("new connections on a phone")
+	b.Contrast("new connections on a phone")
 	stop()
 	b.Until("traffic has ended", "latest.sum.connectionsPerSecond === 0 && latest.sum.refusedPerSecond === 0")
 	b.NoProblems()

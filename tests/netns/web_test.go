@@ -29,21 +29,24 @@ func newPage(t *testing.T, h *lab.Host) *web.Page {
 	return page
 }
 
-// refusedOn returns what the page shows of refusals.
-func refusedOn(t *testing.T, page *web.Page) (events []inspect.Event, notHeard string) {
+// webAnswer is what the tests look at of what the page shows.
+type webAnswer struct {
+	Refusals struct {
+		Events   []inspect.Event
+		NotHeard string
+	}
+	Traffic struct{ NewConnections inspect.TopNew }
+}
+
+// look returns what the page shows.
+func look(t *testing.T, page *web.Page) (a webAnswer) {
 	t.Helper()
 	w := httptest.NewRecorder()
 	page.ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1/top", nil))
-	var a struct {
-		Refusals struct {
-			Events   []inspect.Event
-			NotHeard string
-		}
-	}
 	if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil || w.Code != http.StatusOK {
 		t.Fatalf("status %d, %v: %s", w.Code, err, w.Body)
 	}
-	return a.Refusals.Events, a.Refusals.NotHeard
+	return a
 }
 
 // isOf reports whether an event is a connection of this process to an address, with an end.
@@ -64,12 +67,12 @@ func TestWebRefusals(t *testing.T) {
 		t.Error("the page listens before somebody looks")
 	}
 	lab.Eventually(t, "a connection that is refused and one that is dropped are shown", func() bool {
-		refusedOn(t, page)
+		look(t, page)
 		mustReach(t, h.Namespace, "tcp4", dualTCP4)
 		wantFailure(t, h.Namespace, "tcp4", ap("10.96.0.9:80"), unix.ECONNREFUSED)
 		wantFailure(t, h.Namespace, "tcp4", ap("10.96.0.77:80"), unix.EHOSTUNREACH)
 		var refused, dropped bool
-		events, _ := refusedOn(t, page)
+		events := look(t, page).Refusals.Events
 		for i := range events {
 			e := &events[i]
 			isRefused := isOf(t, e, inspect.EventRefused, "10.96.0.9:80", "default/none", "no_endpoint")
@@ -86,9 +89,9 @@ func TestWebRefusals(t *testing.T) {
 	for range monitor.Max {
 		listen(t, maps, monitor.Options{Rate: 10})
 	}
-	lab.Eventually(t, "that no place is free is said, beside what was heard", func() bool {
-		events, notHeard := refusedOn(t, page)
-		return len(events) > 0 && notHeard == monitor.ErrBusy.Error()
+	lab.Eventually(t, "that no place is free is said of refusals and of new connections, beside what was heard", func() bool {
+		a, busy := look(t, page), monitor.ErrBusy.Error()
+		return len(a.Refusals.Events) > 0 && a.Refusals.NotHeard == busy && a.Traffic.NewConnections.NotHeard == busy
 	})
 }
 
@@ -99,7 +102,7 @@ func TestWebCloses(t *testing.T) {
 	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
 	a.Apply(dual)
 	maps, page := openMaps(t, h), newPage(t, h)
-	refusedOn(t, page)
+	look(t, page)
 	if page.Close(); listening(maps) != 0 {
 		t.Error("a page that is closed listens")
 	}

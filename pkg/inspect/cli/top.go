@@ -312,7 +312,7 @@ func topBackends(p *inspect.TopPort) *table {
 		b := &p.Backends[i]
 		row := []string{b.Address.String(), yes(b.OnNode), number(b.Connections), percent(b.Share)}
 		if isNew {
-			row = append(row, newColumn(b), percent(b.NewShare))
+			row = append(row, number(b.NewCount()), percent(b.NewShare))
 		}
 		row = append(row, percent(b.Intended))
 		if b.Traffic != nil {

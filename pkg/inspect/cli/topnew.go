@@ -100,14 +100,6 @@ func (w *newWatch) close() {
 	}
 }
 
-// newColumn is how many new connections of a backend were seen.
-func newColumn(b *inspect.TopBackend) string {
-	if b.New == nil {
-		return ""
-	}
-	return number(*b.New)
-}
-
 // newMissing says which new connections are not counted; "" where all are, or none is to be.
 func newMissing(n *inspect.TopNew) (text string) {
 	if n == nil {

@@ -32,7 +32,8 @@ or, in the agent's pod,
 
 then open http://127.0.0.1:10245/. The page answers at IP addresses and as localhost, under no other
 name, and changes nothing. The maps are read only while it is open somewhere, once an interval for
-all who look; meanwhile it listens to what is refused, as one of the four who can (beeline monitor).`
+all who look; meanwhile it listens to what is refused and to new connections, as two of the four who
+can (beeline monitor).`
 
 func (c *command) webCommand() *cobra.Command {
 	var listen string

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,12 +62,17 @@ func droppedFrom(client string) *inspect.Event {
 	}
 }
 
-// tellingPage is the page over some maps, told events by a listener, or not.
+// tellingPage is the page over some maps, told refusals by a listener, or not.
 func tellingPage(t *testing.T, bpffs string, listener webpage.Listener, err error) *webpage.Page {
 	t.Helper()
 	page := webpage.New(webpage.Options{
-		Read:     func() (*inspect.Sample, error) { return inspect.Read(bpffs, (*inspect.Datapath).Sample) },
-		Listen:   func(inspect.EventOptions) (webpage.Listener, error) { return listener, err },
+		Read: func() (*inspect.Sample, error) { return inspect.Read(bpffs, (*inspect.Datapath).Sample) },
+		Listen: func(o inspect.EventOptions) (webpage.Listener, error) {
+			if slices.Contains(o.Kinds, inspect.EventConnection) && err == nil {
+				return tell(), nil
+			}
+			return listener, err
+		},
 		Interval: time.Hour,
 	})
 	t.Cleanup(page.Close)

@@ -150,7 +150,9 @@ func (r *reader) choose(name model.Name) *chosen {
 	ports, c.MorePorts = first(service.Ports, mostPorts)
 	for _, p := range ports {
 		backends := slices.Clone(p.Backends)
-		slices.SortStableFunc(backends, func(a, b inspect.TopBackend) int { return cmp.Compare(b.Connections, a.Connections) })
+		slices.SortStableFunc(backends, func(a, b inspect.TopBackend) int {
+			return cmp.Or(cmp.Compare(b.Connections, a.Connections), cmp.Compare(b.NewCount(), a.NewCount()))
+		})
 		port := chosenPort{TopPort: p}
 		port.Backends, port.MoreBackends = first(backends, mostBackends)
 		c.Ports = append(c.Ports, port)

@@ -63,25 +63,33 @@ func ended(c chan struct{}) bool {
 // fakeMaps are read and listened to by a page.
 type fakeMaps struct {
 	readErr, listenErr error
-	asked              []inspect.EventOptions
+	asked              []inspect.EventOptions // for refusals
 	listeners          []*fakeListener
+	counting           []*fakeListener // for new connections
 }
 
 func (m *fakeMaps) Read() (*inspect.Sample, error) { return new(inspect.Sample), m.readErr }
 
 func (m *fakeMaps) Listen(o inspect.EventOptions) (Listener, error) {
-	m.asked = append(m.asked, o)
+	counts := slices.Equal(o.Kinds, []string{inspect.EventConnection})
+	if !counts {
+		m.asked = append(m.asked, o)
+	}
 	if m.listenErr != nil {
 		return nil, m.listenErr
 	}
 	f := &fakeListener{make(chan *inspect.Event), make(chan struct{}), make(chan struct{})}
+	if counts {
+		m.counting = append(m.counting, f)
+		return f, nil
+	}
 	m.listeners = append(m.listeners, f)
 	return f, nil
 }
 
 // page returns what answers over the maps, read once in two seconds.
 func (m *fakeMaps) page() *reader {
-	return &reader{options: Options{Read: m.Read, Interval: 2 * time.Second}, events: eventLog{listen: m.Listen}}
+	return newReader(Options{Read: m.Read, Listen: m.Listen, Interval: 2 * time.Second})
 }
 
 // look asks for an answer, and returns what it says of events.
@@ -163,22 +171,22 @@ func TestListensWhileLookedAt(t *testing.T) {
 			look(t, r)
 			time.Sleep(5 * time.Second)
 		}
-		if len(m.asked) != 1 || !m.listeners[0].listens(t) || m.asked[0].Rate != 20 ||
+		if len(m.asked) != 1 || !m.listeners[0].listens(t) || len(m.counting) != 1 || !m.counting[0].listens(t) || m.asked[0].Rate != 20 ||
 			!slices.Equal(m.asked[0].Kinds, []string{inspect.EventRefused, inspect.EventDropped}) {
 			t.Fatalf("while somebody looks it has listened %d times: %+v", len(m.asked), m.asked)
 		}
 		time.Sleep(time.Second + time.Millisecond)
 		synctest.Wait()
-		if m.listeners[0].listens(t) {
+		if m.listeners[0].listens(t) || m.counting[0].listens(t) {
 			t.Error("it listens three intervals after the last reading")
 		}
 		look(t, r)
-		if len(m.listeners) != 2 || !m.listeners[1].listens(t) {
+		if len(m.listeners) != 2 || !m.listeners[1].listens(t) || !m.counting[1].listens(t) {
 			t.Fatalf("somebody looks again: it has listened %d times", len(m.listeners))
 		}
-		r.events.close()
+		r.close()
 		time.Sleep(time.Minute)
-		if look(t, r); len(m.listeners) != 2 || m.listeners[1].listens(t) {
+		if look(t, r); len(m.listeners) != 2 || m.listeners[1].listens(t) || len(m.counting) != 2 || m.counting[1].listens(t) {
 			t.Error("it listens when it is closed")
 		}
 	})
@@ -200,7 +208,7 @@ func TestEventsAreBounded(t *testing.T) {
 		if len(events) != mostEvents || events[0].PID != 999 || events[mostEvents-1].PID != 980 || len(r.events.last) != keptEvents {
 			t.Errorf("%d events shown of %d kept: %+v", len(events), len(r.events.last), events)
 		}
-		r.events.close()
+		r.close()
 	})
 }
 
@@ -234,9 +242,9 @@ func TestNotHeard(t *testing.T) {
 		if _, err := r.answer(question{}); err != m.readErr {
 			t.Errorf("no maps: %v", err)
 		}
-		if synctest.Wait(); m.listeners[1].listens(t) {
+		if synctest.Wait(); m.listeners[1].listens(t) || m.counting[0].listens(t) {
 			t.Error("it listens to maps that are gone")
 		}
-		r.events.close()
+		r.close()
 	})
 }

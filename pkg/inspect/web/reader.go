@@ -26,8 +26,25 @@ type reader struct {
 	top      *inspect.Top
 	history  history
 	refusals refusals
-	events   eventLog
 	traffic  traffic
+
+	events    eventLog
+	toRefused follower
+	seen      newCount
+	toNew     follower
+}
+
+func newReader(o Options) *reader {
+	r := &reader{options: o}
+	r.toRefused = follower{listen: o.Listen, options: heardRefusals, hearer: &r.events}
+	r.toNew = follower{listen: o.Listen, options: inspect.NewConnectionEvents, hearer: &r.seen}
+	return r
+}
+
+// close ends listening for good.
+func (r *reader) close() {
+	r.toRefused.close()
+	r.toNew.close()
 }
 
 // answer answers a question about the latest reading, which is made now when it is due, in JSON. Who asks
@@ -57,10 +74,13 @@ func (r *reader) refresh() {
 // ends listening: maps that come back may be others.
 func (r *reader) follow() {
 	if r.err != nil {
-		r.events.pause()
+		r.toRefused.pause()
+		r.toNew.pause()
 		return
 	}
-	r.events.follow(r.due.Add(2 * r.options.Interval))
+	until := r.due.Add(2 * r.options.Interval)
+	r.toRefused.follow(until) // first: where one place is free, it is for refusals
+	r.toNew.follow(until)
 }
 
 // read makes a reading.
@@ -69,7 +89,9 @@ func (r *reader) read() {
 	if sample, r.err = r.options.Read(); r.err != nil {
 		return
 	}
-	r.add(sample.Since(r.last))
+	top := sample.Since(r.last)
+	top.AddNew(&r.seen.NewConnections)
+	r.add(top)
 	r.last = sample
 }
 

@@ -3,17 +3,41 @@ package web
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/inspect"
 )
 
-// traffic is where the active connections of this node go.
+// newCount counts new connections.
+type newCount struct{ inspect.NewConnections }
+
+func (n *newCount) begin()                { n.Begin(time.Now()) }
+func (n *newCount) hear(e *inspect.Event) { n.Note(e) }
+func (n *newCount) end(why error)         { n.End(why) }
+
+// traffic is where the connections of this node go.
 type traffic struct {
-	OnNode    int `json:"onNode"`
-	Elsewhere int `json:"elsewhere"`
-	// Backends counts all, Busy are those with most connections.
+	Active places `json:"active"`
+	New    places `json:"new"`
+	// NewConnections says what New counts.
+	NewConnections *inspect.TopNew `json:"newConnections"`
+	// Backends counts all, Busy are those with most new connections, and with most active ones.
 	Backends int           `json:"backends"`
 	Busy     []busyBackend `json:"busy"`
+}
+
+// places are how many connections go to backends on this node, and on others.
+type places struct {
+	OnNode    int `json:"onNode"`
+	Elsewhere int `json:"elsewhere"`
+}
+
+func (p *places) add(n int, onNode bool) {
+	if onNode {
+		p.OnNode += n
+	} else {
+		p.Elsewhere += n
+	}
 }
 
 // busyBackend is a backend with connections, and the Service port that it has them of.
@@ -23,7 +47,7 @@ type busyBackend struct {
 }
 
 func trafficOf(top *inspect.Top) traffic {
-	t := traffic{Busy: []busyBackend{}}
+	t := traffic{Busy: []busyBackend{}, NewConnections: top.New}
 	for i := range top.Services {
 		for j := range top.Services[i].Ports {
 			p := &top.Services[i].Ports[j]
@@ -33,19 +57,18 @@ func trafficOf(top *inspect.Top) traffic {
 			}
 		}
 	}
-	slices.SortStableFunc(t.Busy, func(a, b busyBackend) int { return cmp.Compare(b.Connections, a.Connections) })
+	slices.SortStableFunc(t.Busy, func(a, b busyBackend) int {
+		return cmp.Or(cmp.Compare(b.NewCount(), a.NewCount()), cmp.Compare(b.Connections, a.Connections))
+	})
 	t.Busy, _ = first(t.Busy, mostBusy)
 	return t
 }
 
 func (t *traffic) count(b inspect.TopBackend, port inspect.PortName) {
-	if b.Connections == 0 {
+	if b.Connections == 0 && b.NewCount() == 0 {
 		return
 	}
-	if b.OnNode {
-		t.OnNode += b.Connections
-	} else {
-		t.Elsewhere += b.Connections
-	}
+	t.Active.add(b.Connections, b.OnNode)
+	t.New.add(b.NewCount(), b.OnNode)
 	t.Busy = append(t.Busy, busyBackend{b, port})
 }

@@ -1,7 +1,7 @@
 // Package web is the page that shows in a browser what beeline top shows at a terminal.
 //
 // The maps are read only while somebody asks, once an interval for all who ask, and meanwhile events
-// of connections that are refused or dropped are listened to. Nothing of an answer grows with the
+// of connections that begin, or are refused or dropped, are listened to. Nothing of an answer grows with the
 // number of Services: of each list it has the first entries in the order asked for, and how many there
 // are.
 package web
@@ -21,8 +21,8 @@ import (
 type Options struct {
 	// Read reads the maps. It is called once at a time.
 	Read func() (*inspect.Sample, error)
-	// Listen begins to listen to events. It is called while somebody looks; the listener is ended
-	// when nobody has for two intervals.
+	// Listen begins to listen to events: to refusals, and to new connections. It is called while somebody
+	// looks; the listeners are ended when nobody has for two intervals.
 	Listen func(inspect.EventOptions) (Listener, error)
 	// Interval is the least time from one reading to the next.
 	Interval time.Duration
@@ -32,19 +32,19 @@ type Options struct {
 // listens.
 type Page struct {
 	http.Handler
-	events *eventLog
+	reader *reader
 }
 
 // Close ends listening. The page still answers, without new events.
-func (p *Page) Close() { p.events.close() }
+func (p *Page) Close() { p.reader.close() }
 
 // New returns the page, to be closed when it is no longer served.
 func New(o Options) *Page {
-	r := &reader{options: o, events: eventLog{listen: o.Listen}}
+	r := newReader(o)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", servePage)
 	mux.HandleFunc("GET /top", r.serve)
-	return &Page{guarded(mux, &r.budget), &r.events}
+	return &Page{guarded(mux, &r.budget), r}
 }
 
 // guarded refuses requests by a name that anybody could have in the DNS (rebinding): a script of

@@ -25,7 +25,7 @@ function showChosen(answer) {
   at('close').hidden = !service;
   at('chosen-title').textContent = service ? `Service ${nameOf(service)}` : 'Backends';
   if (!service) {
-    put(body, quiet('Choose a Service to see its backends, and the share of connections that each has beside the one that its algorithm intends.'));
+    put(body, quiet('Choose a Service to see its backends, and the shares of active and of new connections that each has beside the one that its algorithm intends.'));
     return;
   }
   if (!service.served) {
@@ -42,8 +42,9 @@ function showChosen(answer) {
 }
 
 function shareText(backend) {
-  const parts = [];
-  if (backend.share !== undefined) parts.push(percent(backend.share));
+  const parts = [], seen = backend.newShare !== undefined;
+  if (backend.share !== undefined) parts.push(`${seen ? 'active ' : ''}${percent(backend.share)}`);
+  if (seen) parts.push(`new ${percent(backend.newShare)}`);
   if (backend.intended !== undefined) parts.push(`intended ${percent(backend.intended)}`);
   return parts.join(', ') || '-';
 }
@@ -55,31 +56,47 @@ function showPort(port) {
   const parts = [title, (port.noBackends || []).map((why) => quiet(`Set ${why}.`))];
   if (port.backends.length) {
     const counted = port.traffic ? [['Bytes/s', 'number']] : [];
-    parts.push(table('', [['Backend'], ['Active', 'number'], ...counted, ['Share', 'share']],
+    const seen = port.backends.some((b) => b.newConnections !== undefined) ? [['New', 'number']] : [];
+    parts.push(table('', [['Backend'], ['Active', 'number'], ...seen, ...counted, ['Share', 'share']],
       port.backends.map((b) => [
         [b.address, element('div', { class: 'quiet' }, nodeOf(b))], amount(b.connections),
+        ...seen.map(() => amount(b.newConnections || 0)),
         ...counted.map(() => amount(bytes(b.traffic))),
-        [bar([['full', b.share || 0]], b.intended), shareText(b)],
+        [bar([['full', b.newShare ?? b.share ?? 0]], b.intended), shareText(b)],
       ])));
   }
   if (port.moreBackends) parts.push(quiet(`and ${plural(port.moreBackends, 'backend')} more, with fewer connections`));
   return parts;
 }
 
-function showTraffic(traffic) {
-  const all = traffic.onNode + traffic.elsewhere;
-  if (!all) {
-    put(at('traffic'), quiet('No active connection is counted with a backend.'));
-    return;
-  }
-  put(at('traffic'),
-    bar([['full', traffic.onNode / all], ['other', traffic.elsewhere / all]]),
+// showPlaces shows how many connections go to this node, and to others; nothing when there are none.
+function showPlaces(title, places) {
+  const all = places.onNode + places.elsewhere;
+  if (!all) return [];
+  return [
+    element('h3', {}, title),
+    bar([['full', places.onNode / all], ['other', places.elsewhere / all]]),
     element('ul', { class: 'key' },
-      element('li', {}, swatch('full'), `this node ${percent(traffic.onNode / all)}, ${amount(traffic.onNode)}`),
-      element('li', {}, swatch('other'), `other nodes ${percent(traffic.elsewhere / all)}, ${amount(traffic.elsewhere)}`)),
-    table('Backends with most active connections', [['Backend'], ['Service'], ['Active', 'number']], traffic.busy.map((b) => [
-      [b.address, element('div', { class: 'quiet' }, nodeOf(b))],
-      nameButton(`${b.service.namespace}/${b.service.service}`), amount(b.connections)])));
+      element('li', {}, swatch('full'), `this node ${percent(places.onNode / all)}, ${amount(places.onNode)}`),
+      element('li', {}, swatch('other'), `other nodes ${percent(places.elsewhere / all)}, ${amount(places.elsewhere)}`)),
+  ];
+}
+
+function showTraffic(traffic) {
+  const told = traffic.newConnections, parts = [];
+  if (told.since) parts.push(showPlaces(`New connections since ${clock(told.since)}`, traffic.new));
+  if (told.leftOut) parts.push(quiet(`These are a sample: ${plural(told.leftOut, 'new connection')} left out.`));
+  if (told.notHeard) parts.push(quiet(`New connections are not counted now: ${told.notHeard}.`));
+  parts.push(showPlaces('Active connections', traffic.active));
+  if (traffic.busy.length) {
+    parts.push(table('Backends with most new connections, then with most active ones',
+      [['Backend'], ['Service'], ['New', 'number'], ['Active', 'number']], traffic.busy.map((b) => [
+        [b.address, element('div', { class: 'quiet' }, nodeOf(b))],
+        nameButton(`${b.service.namespace}/${b.service.service}`), amount(b.newConnections || 0), amount(b.connections)])));
+  } else {
+    parts.push(quiet('No new connection was seen while the page is open, and no active one is counted with a backend.'));
+  }
+  put(at('traffic'), parts);
 }
 
 // clientOf names a client: its address, its process, or both.
