@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -102,4 +103,27 @@ func TestTopNewBusy(t *testing.T) {
 		!strings.Contains(out.String(), "4 listen to events already") {
 		t.Errorf("exit code %d, said %q, printed\n%s", code, &errs, &out)
 	}
+}
+
+// TestTopNewStalled: beeline top whose output nobody reads gives up its place, and takes one again when somebody does.
+func TestTopNewStalled(t *testing.T) {
+	tier.SameInEveryKernel(t)
+	t.Parallel()
+	h, a := newHost(t, lab.AgentOptions{})
+	applyDual(a)
+	maps := openMaps(t, h)
+	ctx, stop := context.WithCancel(t.Context())
+	read, out := io.Pipe()
+	go func() {
+		env := cli.Env{Out: out, Err: io.Discard, Now: time.Now, Stall: time.Second}
+		cli.Run(ctx, env, "--bpffs", h.BPFFS, "top", "default/dual", "--interval", "100ms", "--count", "1000000", "-o", "json")
+		out.Close()
+	}()
+	lab.Eventually(t, "it listens", func() bool { return listening(maps) == 1 })
+	lab.Eventually(t, "it has given up its place", func() bool { return listening(maps) == 0 })
+	var ended sync.WaitGroup
+	ended.Go(func() { _, _ = io.Copy(io.Discard, read) })
+	lab.Eventually(t, "it listens again", func() bool { return listening(maps) == 1 })
+	stop()
+	ended.Wait()
 }
