@@ -29,22 +29,18 @@ static __always_inline bool bl_monitor_samples(const struct bl_monitor_listener 
 	return listener->sample <= 1 || kind > BL_EVENT_ENDED || !(hash % listener->sample);
 }
 
-/* The first @bits, up to 64. */
-static __always_inline __u64 bl_first_bits(__u32 bits)
-{
-	return bits < 64 ? ~(~0ULL >> bits) : ~0ULL;
-}
-
 /*
  * The range of addresses that has @addr and a prefix of so many @bits, v4-mapped: the bits, and below
  * them 24 bits of a hash. A listener has not the room for a prefix, and looks again at what it reads.
+ * Without branches, which the verifier would follow for each listener's filters.
  */
 static __always_inline __u32 bl_monitor_range(const union bl_addr *addr, __u32 bits)
 {
-	__u64 high = bpf_be64_to_cpu(((const __u64 *)addr)[0]) & bl_first_bits(bits);
-	__u64 low = bpf_be64_to_cpu(((const __u64 *)addr)[1]);
+	__u64 some = ~0ULL << 1 << (63 - (bits & 63)); /* of one half */
+	__u64 above = -(__u64)(bits >> 6 & 1), all = -(__u64)(bits >> 7);
+	__u64 high = bpf_be64_to_cpu(((const __u64 *)addr)[0]) & (some | above | all);
+	__u64 low = bpf_be64_to_cpu(((const __u64 *)addr)[1]) & ((some & above) | all);
 
-	low &= bl_first_bits(bits < 64 ? 0 : bits - 64);
 	return bits << 24 | bl_hash_final(bl_hash_mix(bl_hash_mix(0, high), low)) >> 8;
 }
 
@@ -101,12 +97,10 @@ static __always_inline bool bl_monitor_wants(const struct bl_monitor_listener *l
 	       bl_monitor_has_addr(listener->backend, backend);
 }
 
-/* Whether @place has a listener. One whose process has gone without a word is forgotten. */
+/* Whether the listener at @place is there. One whose process has gone without a word is forgotten. */
 static __always_inline bool bl_monitor_listens(struct bl_monitor_entry *monitor, __u32 place,
 					       __u32 now)
 {
-	if (!(monitor->listening >> place & 1))
-		return false;
 	if ((__s32)((monitor->listener[place].until >> 32) - now) >= 0)
 		return true;
 	__sync_fetch_and_and(&monitor->listening, ~(1ULL << place));
@@ -145,30 +139,44 @@ left_out:
 	return false;
 }
 
+/* Who is told an event, in its word by BL_EVENT: the listeners' places, by bits. */
+#define BL_EVENT_TO(places) ((places) << 24)
+
+/*
+ * Whether the listener at the place in the upper byte of @what, an event by BL_EVENT, is to be told it; the
+ * rest as of bl_monitor_admit. Not inline: so the verifier checks one listener, not each.
+ */
+__noinline bool bl_monitor_admit_at(__u32 what, __u32 hash, __u32 service,
+				    const union bl_addr *client, const union bl_addr *backend)
+{
+	struct bl_monitor_entry *monitor = bl_value(bl_monitor);
+	__u32 place = what >> 24 & (BL_MONITORS - 1), now;
+
+	if (!(monitor->listening >> place & 1) ||
+	    !bl_monitor_wants(&monitor->listener[place], what, hash, service, client, backend))
+		return false;
+	now = bl_monitor_now();
+	return bl_monitor_listens(monitor, place, now) &&
+	       bl_monitor_limit(monitor, place, now >> BL_MONITOR_LIMIT_SHIFT);
+}
+
 /*
  * Add to @what, an event by BL_EVENT, the listeners that are to be told it. @hash is the same for all
  * events of a connection. The event has @service, @client and @backend; not known are ~0 and NULL.
  */
-__noinline __u32 bl_monitor_admit(__u32 what, __u32 hash, __u32 service,
-				  const union bl_addr *client, const union bl_addr *backend)
+static __always_inline __u32 bl_monitor_admit(__u32 what, __u32 hash, __u32 service,
+					      const union bl_addr *client,
+					      const union bl_addr *backend)
 {
-	struct bl_monitor_entry *monitor = bl_value(bl_monitor);
-	__u32 now = bl_monitor_now(), wanted = 0;
+	__u32 wanted = 0; /* told by no branch, of which the verifier would follow each outcome */
 
 	if ((__u8)(what >> 16) > BL_EVENT_LAST)
 		return 0;
-	for (__u32 place = 0; place < BL_MONITORS; place++) {
-		/* Else clang takes parts of these out of the loop, to more stack than there is. */
-		barrier_var(client);
-		barrier_var(backend);
-		barrier_var(what);
-		if (bl_monitor_listens(monitor, place, now) &&
-		    bl_monitor_wants(&monitor->listener[place], what, hash, service, client,
-				     backend) &&
-		    bl_monitor_limit(monitor, place, now >> BL_MONITOR_LIMIT_SHIFT))
-			wanted |= 1U << place;
-	}
-	return wanted << 24 | what;
+	for (__u32 place = 0; place < BL_MONITORS; place++)
+		wanted |= (__u32)bl_monitor_admit_at(BL_EVENT_TO(place) | what, hash, service,
+						     client, backend)
+			  << place;
+	return BL_EVENT_TO(wanted) | what;
 }
 
 /* Whether anybody listens. */

@@ -70,16 +70,17 @@ static __always_inline void bl_event_flow(const struct bl_flow_key *key,
 {
 	const struct bl_backend_entry *backend;
 	struct bl_event *event;
+	__u32 service = ~0U;
 
 	/* What becomes of a masqueraded connection is told of the Service's flow. */
 	if (!bl_monitored() || (key->masquerade && (__u8)(what >> 16) != BL_EVENT_DROPPED))
 		return;
 	backend = bl_event_backend(forward->backend_id, forward->generation);
-	what = bl_monitor_admit_flow(what, key, backend ? backend->service : ~0U,
-				     &forward->backend);
+	if (backend)
+		service = backend->service;
+	what = bl_monitor_admit_flow(what, key, service, &forward->backend);
 	for (__u32 place = 0; bl_event_waits(what, place); place++) {
-		event = bl_event_client(place, key, backend ? backend->service : ~0U, ifindex,
-					what);
+		event = bl_event_client(place, key, service, ifindex, what);
 		if (!event)
 			continue;
 		bl_event_forward(event, forward);
