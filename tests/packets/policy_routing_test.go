@@ -305,7 +305,7 @@ func (c *cluster) beginInTurns(t *testing.T, network string, flows int) map[stri
 	sockets := make([][]*lab.Socket, len(clients))
 	for i, client := range clients {
 		for range flows {
-			sockets[i] = append(sockets[i], boundSocket(t, client.at, network, 0))
+			sockets[i] = append(sockets[i], client.at.Socket(network))
 		}
 	}
 	for at := range flows {
