@@ -23,7 +23,7 @@ var NewConnectionEvents = EventOptions{Kinds: []string{EventConnection}, Rate: 1
 type TopNew struct {
 	// Since is when listening began; absent when it could not.
 	Since time.Time `json:"since,omitzero"`
-	// LeftOut are the new connections since then that are not counted, of all Services of the node.
+	// LeftOut are the new connections since then that are not counted, of the Services that are listened to.
 	LeftOut uint64 `json:"leftOut,omitempty"`
 	// NotHeard says why new connections are not counted now.
 	NotHeard string `json:"notHeard,omitempty"`

@@ -39,7 +39,7 @@ Connections of this node's processes and pods are counted at connect() and are i
 has them only where the algorithm counts active connections (lc, wlc, sed, nq, lblc, lblcr, ewma),
 or the Service has zone spill-over. NEW has them always: it is what the programs tell of new connections
 while the command looks at one Service, as one of the four who can listen (beeline monitor). Of more
-than 1000 in 1.07 s, of all Services of the node, NEW is a sample, and its shares are those of the sample.`
+than 1000 in 1.07 s NEW is a sample, and its shares are those of the sample.`
 
 // minTopInterval bounds what reading all tables again and again takes.
 const minTopInterval = 100 * time.Millisecond

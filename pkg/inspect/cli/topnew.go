@@ -109,7 +109,7 @@ func newMissing(n *inspect.TopNew) (text string) {
 		text = fmt.Sprintf("New connections are missing: %s.\n", n.NotHeard)
 	}
 	if n.LeftOut > 0 {
-		text += fmt.Sprintf("NEW is a sample: %s of all Services left out.\n", inspect.Amount(int(n.LeftOut), "new connection"))
+		text += fmt.Sprintf("NEW is a sample: %s left out.\n", inspect.Amount(int(n.LeftOut), "new connection"))
 	}
 	return text
 }
