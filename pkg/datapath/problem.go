@@ -55,7 +55,7 @@ func Problems(bpffs string, tables *bpfmap.Maps, opts Options) ([]Problem, error
 // rangesOfPods looks at the ranges of pods, if all are known.
 func (i *inspection) rangesOfPods() {
 	ranges, all := i.podRanges()
-	if want := devicemap.Covering(ranges); all && !slices.Equal(want, i.known) {
+	if want := devicemap.Covering(i.maps, ranges); all && !slices.Equal(want, i.known) {
 		i.add("pod-range", "the programs take %v for the ranges of pods, want %v", i.known, want)
 	}
 }

@@ -22,7 +22,7 @@ func (t Table) LocalCIDRs() ([]netip.Prefix, error) {
 // the tunnel, for it may be on the backend's node. Of more than there is room for, shorter ones are
 // made that cover them, see [Covering]. It returns what LocalCIDRs returns from then on.
 func (t Table) SetLocalCIDRs(prefixes []netip.Prefix) (written []netip.Prefix, err error) {
-	want := Covering(prefixes)
+	want := Covering(t.maps, prefixes)
 	for _, p := range want {
 		key := bpf.CIDRKey(p)
 		if err := bpfmap.Put(t.maps.BlLocalCidr, &key, uint32(1)); err != nil {
@@ -45,12 +45,11 @@ func (t Table) SetLocalCIDRs(prefixes []netip.Prefix) (written []netip.Prefix, e
 	return want, nil
 }
 
-// localCIDRs is half of the entries of bl_local_cidr: prefixes are put before the former ones are removed.
-const localCIDRs = 512
-
 // Covering returns as many prefixes as there is room for at most, sorted, that cover the given ones: of the family
 // that has more, the longest ones lose a bit until there is room.
-func Covering(prefixes []netip.Prefix) []netip.Prefix {
+func Covering(maps *bpfmap.Maps, prefixes []netip.Prefix) []netip.Prefix {
+	// Half of the room: they are put before the former ones are removed.
+	room := int(maps.BlLocalCidr.MaxEntries() / 2)
 	list := make([]netip.Prefix, 0, len(prefixes))
 	for _, p := range prefixes {
 		list = append(list, p.Masked())
@@ -58,7 +57,7 @@ func Covering(prefixes []netip.Prefix) []netip.Prefix {
 	for {
 		slices.SortFunc(list, netip.Prefix.Compare)
 		list = slices.Compact(list)
-		if len(list) <= localCIDRs {
+		if len(list) <= room {
 			return list
 		}
 		var count, bits [2]int

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/inspect"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
 	"github.com/beeline-lb/beeline/pkg/monitor"
@@ -19,8 +20,23 @@ import (
 )
 
 // topOf runs beeline top of default/dual with more arguments, until ctx ends, and returns the exit code.
-func topOf(ctx context.Context, h *lab.Host, out, errs io.Writer, args ...string) int {
-	return cli.Run(ctx, cli.Env{Out: out, Err: errs, Now: time.Now}, append([]string{"--bpffs", h.BPFFS, "top", "default/dual", "--interval", "100ms"}, args...)...)
+func topOf(ctx context.Context, h *lab.Host, stall time.Duration, out, errs io.Writer, args ...string) int {
+	return cli.Run(ctx, cli.Env{Out: out, Err: errs, Now: time.Now, Stall: stall}, append([]string{"--bpffs", h.BPFFS, "top", "default/dual", "--interval", "100ms"}, args...)...)
+}
+
+// watchTop runs beeline top of default/dual in JSON until stop is called, and returns the maps that it reads and what it
+// prints.
+func watchTop(t *testing.T, stall time.Duration, errs io.Writer) (h *lab.Host, maps *bpfmap.Maps, read io.Reader, stop func()) {
+	t.Helper()
+	h, a := newHost(t, lab.AgentOptions{})
+	applyDual(a)
+	ctx, stop := context.WithCancel(t.Context())
+	read, out := io.Pipe()
+	go func() {
+		topOf(ctx, h, stall, out, errs, "--count", "1000000", "-o", "json")
+		out.Close()
+	}()
+	return h, openMaps(t, h), read, stop
 }
 
 // TestTopNew: of a Service of the default algorithm beeline top shows which backends new connections of sockets go to,
@@ -28,16 +44,8 @@ func topOf(ctx context.Context, h *lab.Host, out, errs io.Writer, args ...string
 func TestTopNew(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
-	h, a := newHost(t, lab.AgentOptions{})
-	applyDual(a)
-	maps := openMaps(t, h)
-	ctx, stop := context.WithCancel(t.Context())
-	read, out := io.Pipe()
 	var errs bytes.Buffer
-	go func() {
-		topOf(ctx, h, out, &errs, "--count", "1000000", "-o", "json")
-		out.Close()
-	}()
+	h, maps, read, stop := watchTop(t, 0, &errs)
 	readings := json.NewDecoder(read)
 	next := func() (top inspect.Top) {
 		t.Helper()
@@ -98,7 +106,7 @@ func TestTopNewBusy(t *testing.T) {
 		listen(t, maps, monitor.Options{Rate: 10})
 	}
 	var out, errs bytes.Buffer
-	code := topOf(t.Context(), h, &out, &errs)
+	code := topOf(t.Context(), h, 0, &out, &errs)
 	if code != cli.ExitOK || errs.Len() > 0 || !strings.Contains(out.String(), lab.Backend4(1).String()+":8080") ||
 		!strings.Contains(out.String(), "4 listen to events already") {
 		t.Errorf("exit code %d, said %q, printed\n%s", code, &errs, &out)
@@ -109,16 +117,7 @@ func TestTopNewBusy(t *testing.T) {
 func TestTopNewStalled(t *testing.T) {
 	tier.SameInEveryKernel(t)
 	t.Parallel()
-	h, a := newHost(t, lab.AgentOptions{})
-	applyDual(a)
-	maps := openMaps(t, h)
-	ctx, stop := context.WithCancel(t.Context())
-	read, out := io.Pipe()
-	go func() {
-		env := cli.Env{Out: out, Err: io.Discard, Now: time.Now, Stall: time.Second}
-		cli.Run(ctx, env, "--bpffs", h.BPFFS, "top", "default/dual", "--interval", "100ms", "--count", "1000000", "-o", "json")
-		out.Close()
-	}()
+	_, maps, read, stop := watchTop(t, time.Second, io.Discard)
 	lab.Eventually(t, "it listens", func() bool { return listening(maps) == 1 })
 	lab.Eventually(t, "it has given up its place", func() bool { return listening(maps) == 0 })
 	var ended sync.WaitGroup

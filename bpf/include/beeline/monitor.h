@@ -32,7 +32,7 @@ static __always_inline bool bl_monitor_samples(const struct bl_monitor_listener 
 /*
  * The range of addresses that has @addr and a prefix of so many @bits, v4-mapped: the bits, and below
  * them 24 bits of a hash. A listener has not the room for a prefix, and looks again at what it reads.
- * Without branches, which the verifier would follow for each listener's filters.
+ * Without branches, each of which the verifier would follow.
  */
 static __always_inline __u32 bl_monitor_range(const union bl_addr *addr, __u32 bits)
 {
