@@ -530,7 +530,8 @@ type SockBlMonitorCpuEntry struct {
 type SockBlMonitorEntry struct {
 	_         structs.HostLayout
 	Listening uint64
-	Pad       [7]uint64
+	Full      uint64
+	Pad       [6]uint64
 	Listener  [4]SockBlMonitorListener
 }
 

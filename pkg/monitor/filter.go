@@ -24,7 +24,8 @@ func (l *Listener) Choose(f Filter) {
 	if uint32(atomic.LoadUint64(&at.Until)) != l.token {
 		return // it is another's place, as Read says
 	}
-	atomic.StoreUint32(&at.Filtered, ^l.token) // the programs tell all meanwhile, and test nothing
+	atomic.StoreUint64(&l.maps.Entries.Monitor.Full, 0) // who was at the limit is found out again
+	atomic.StoreUint32(&at.Filtered, ^l.token)          // the programs tell all meanwhile, and test nothing
 	if len(f.Reasons) == 0 && len(f.Services) == 0 && !f.Client.IsValid() && !f.Backend.IsValid() {
 		return
 	}

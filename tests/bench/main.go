@@ -41,6 +41,7 @@ func benchmarks() []benchmark {
 		{name: "slow", times: 3, run: measureSlow},
 		{name: "resolver", times: 3, run: measureResolver},
 		{name: "monitor", times: 3, run: measureMonitor},
+		{name: "monitor-flood", times: 3, run: measureFlood},
 		{name: "tcp", times: 3, run: measureTCP},
 		{name: "packets", times: 3, run: measurePackets},
 		{name: "xdp-packets", times: 3, run: measureXDP},

@@ -288,36 +288,93 @@ func TestMonitorLimit(t *testing.T) {
 		wantFailure(t, h.Namespace, "tcp4", dualTCP4, unix.ECONNREFUSED)
 	}
 	took := time.Since(start)
-	told := func(l *monitor.Listener) (n uint64) {
-		for l.SetDeadline(time.Now()); ; n++ {
-			if _, err := l.Read(); errors.Is(err, os.ErrDeadlineExceeded) {
-				return n
-			} else if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	leftOut := func(l *monitor.Listener) uint64 {
-		n, err := l.LeftOut()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
 	cpus := uint64(runtime.NumCPU())
 	// Twenty events in each slice of 2^30 ns, begun or whole; CPUs that begin one at once take more.
 	most := (uint64(took>>30) + 2) * (20 + cpus)
-	if n := told(limited); n == 0 || n > most || n+leftOut(limited) != sent {
-		t.Errorf("a limit of 20 a second, for %v: %d told, %d left out, want at most %d told, %d in all", took, n, leftOut(limited), most, sent)
+	if n := told(t, limited); n == 0 || n > most || n+leftOut(t, limited) != sent {
+		t.Errorf("a limit of 20 a second, for %v: %d told, %d left out, want at most %d told, %d in all", took, n, leftOut(t, limited), most, sent)
 	}
-	if n := told(burst); n != sent || leftOut(burst) != 0 {
-		t.Errorf("a limit as high as the burst: %d told, %d left out", n, leftOut(burst))
+	if n := told(t, burst); n != sent || leftOut(t, burst) != 0 {
+		t.Errorf("a limit as high as the burst: %d told, %d left out", n, leftOut(t, burst))
 	}
-	if n := told(none); n != 0 || leftOut(none) != 0 {
-		t.Errorf("another kind: %d told, %d left out", n, leftOut(none))
+	if n := told(t, none); n != 0 || leftOut(t, none) != 0 {
+		t.Errorf("another kind: %d told, %d left out", n, leftOut(t, none))
 	}
-	if n := told(small); n == 0 || n > uint64(os.Getpagesize())/100 || n+leftOut(small) != sent {
-		t.Errorf("a page of events: %d told, %d left out", n, leftOut(small))
+	if n := told(t, small); n == 0 || n > uint64(os.Getpagesize())/100 || n+leftOut(t, small) != sent {
+		t.Errorf("a page of events: %d told, %d left out", n, leftOut(t, small))
+	}
+}
+
+// told reads what a listener has been told, and returns how many events those are.
+func told(t *testing.T, l *monitor.Listener) (n uint64) {
+	t.Helper()
+	for l.SetDeadline(time.Now()); ; n++ {
+		if _, err := l.Read(); errors.Is(err, os.ErrDeadlineExceeded) {
+			return n
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func leftOut(t *testing.T, l *monitor.Listener) uint64 {
+	t.Helper()
+	n, err := l.LeftOut()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestMonitorFull: one whose limit is reached takes nothing from another, and when all have reached theirs each event
+// is still counted for those that want its kind. Who begins then has a limit of its own.
+func TestMonitorFull(t *testing.T) {
+	t.Parallel()
+	tier.SameInEveryKernel(t)
+	h, a := newHost(t, lab.AgentOptions{ServiceRanges: serviceRanges})
+	a.Apply(append(monitoredPort("web", netip.MustParseAddr("10.96.0.20"), 30081), dual)...)
+	maps := openMaps(t, h)
+	const flood, limit, reached = 200, 3, 20
+	refuse := func() {
+		t.Helper()
+		for range flood {
+			wantFailure(t, h.Namespace, "tcp4", dualTCP4, unix.ECONNREFUSED)
+		}
+	}
+	all := listen(t, maps, monitor.Options{Rate: limit})
+	refusals := listen(t, maps, monitor.Options{Rate: limit, Kinds: []bpf.SockBlEventKind{bpf.SockBlEventKindBL_EVENT_REFUSED}})
+	chosen, err := monitor.Listen(maps, monitor.Options{
+		Rate: 1_000_000, Filter: monitor.Filter{Reasons: []bpf.SockBlReason{bpf.SockBlReasonBL_REASON_NO_ENDPOINT}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuse()
+	if n := told(t, chosen); n != flood {
+		t.Errorf("%d of %d events were told to one who is far from its limit", n, flood)
+	}
+	if err := chosen.Close(); err != nil {
+		t.Fatal(err)
+	}
+	refuse()
+	for range reached {
+		s := h.Socket("tcp4")
+		if err := s.Connect(ap("10.96.0.20:80")); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+	}
+	late := listen(t, maps, monitor.Options{Rate: limit})
+	refuse()
+	if n := told(t, late); n < limit || n+leftOut(t, late) != flood {
+		t.Errorf("who begins while others are at their limit: %d told, %d left out, want at least %d told, %d in all", n, leftOut(t, late), limit, flood)
+	}
+	if n := told(t, refusals); n < limit || n+leftOut(t, refusals) != 3*flood {
+		t.Errorf("refused connections: %d told, %d left out, want at least %d told, %d in all", n, leftOut(t, refusals), limit, 3*flood)
+	}
+	// A connection begins and ends.
+	if n := told(t, all); n < limit || n+leftOut(t, all) != 3*flood+2*reached {
+		t.Errorf("all events: %d told, %d left out, want at least %d told, %d in all", n, leftOut(t, all), limit, 3*flood+2*reached)
 	}
 }
 

@@ -19,6 +19,12 @@ static __always_inline __u32 bl_monitor_now(void)
 	return bl_clock_units(&bl_monitor_clock, 1ULL << BL_MONITOR_SHIFT);
 }
 
+/* The same as it was when bl_monitor_now was asked last. */
+static __always_inline __u32 bl_monitor_asked(void)
+{
+	return bl_monitor_clock;
+}
+
 /*
  * Whether an event of @kind is in the sample of @listener: all of a connection is, by @hash, or
  * nothing, and all of the later kinds, which are of an endpoint or the table.
@@ -97,14 +103,35 @@ static __always_inline bool bl_monitor_wants(const struct bl_monitor_listener *l
 	       bl_monitor_has_addr(listener->backend, backend);
 }
 
-/* Whether the listener at @place is there. One whose process has gone without a word is forgotten. */
-static __always_inline bool bl_monitor_listens(struct bl_monitor_entry *monitor, __u32 place,
-					       __u32 now)
+/* Whether @place has a listener. */
+static __always_inline bool bl_monitor_taken(__u32 place)
 {
-	if ((__s32)((monitor->listener[place].until >> 32) - now) >= 0)
-		return true;
-	__sync_fetch_and_and(&monitor->listening, ~(1ULL << place));
-	return false;
+	return bl_value(bl_monitor)->listening >> place & 1;
+}
+
+/* Forget the listener at @place if its process has gone without a word. */
+static __always_inline void bl_monitor_forget(__u32 place, __u32 now)
+{
+	struct bl_monitor_entry *monitor = bl_value(bl_monitor);
+
+	if (bl_monitor_taken(place) && (__s32)((monitor->listener[place].until >> 32) - now) < 0)
+		__sync_fetch_and_and(&monitor->listening, ~(1ULL << place));
+}
+
+/* Note that @listener, which is at @place, gets no more events in @slice, if it wants all of its kinds. */
+static __always_inline void bl_monitor_note_full(const struct bl_monitor_listener *listener,
+						 __u32 place, __u32 slice)
+{
+	struct bl_monitor_entry *monitor = bl_value(bl_monitor);
+	__u64 full = monitor->full, bit = 1ULL << (place & 31);
+
+	if (listener->sample > 1 || listener->filtered == (__u32)listener->until)
+		return;
+	if (full >> 32 != slice)
+		full = (__u64)slice << 32;
+	/* A bit that another CPU loses by this is set by its next event. */
+	if (!(full & bit))
+		monitor->full = full | bit;
 }
 
 /* Whether the listener at @place of @monitor may have another event. */
@@ -136,6 +163,7 @@ static __always_inline bool bl_monitor_limit(struct bl_monitor_entry *monitor, _
 	return true;
 left_out:
 	count->left_out++;
+	bl_monitor_note_full(listener, place, slice);
 	return false;
 }
 
@@ -150,14 +178,49 @@ __noinline bool bl_monitor_admit_at(__u32 what, __u32 hash, __u32 service,
 				    const union bl_addr *client, const union bl_addr *backend)
 {
 	struct bl_monitor_entry *monitor = bl_value(bl_monitor);
-	__u32 place = what >> 24 & (BL_MONITORS - 1), now;
+	__u32 place = what >> 24 & (BL_MONITORS - 1);
 
-	if (!(monitor->listening >> place & 1) ||
-	    !bl_monitor_wants(&monitor->listener[place], what, hash, service, client, backend))
-		return false;
-	now = bl_monitor_now();
-	return bl_monitor_listens(monitor, place, now) &&
-	       bl_monitor_limit(monitor, place, now >> BL_MONITOR_LIMIT_SHIFT);
+	return bl_monitor_taken(place) &&
+	       bl_monitor_wants(&monitor->listener[place], what, hash, service, client, backend) &&
+	       bl_monitor_limit(monitor, place, bl_monitor_asked() >> BL_MONITOR_LIMIT_SHIFT);
+}
+
+/* Count @what, an event by BL_EVENT, as left out for the listener at @place if it wants that. */
+static __always_inline void bl_monitor_leave_out(__u32 place, __u32 what)
+{
+	__u32 kinds = bl_value(bl_monitor)->listener[place].kinds;
+	struct bl_monitor_cpu_entry *count;
+
+	if (!bl_monitor_taken(place) || !(kinds >> (what >> 16 & 31) & 1))
+		return;
+	count = bpf_map_lookup_elem(&bl_monitor_cpu, &place);
+	if (count)
+		count->left_out++;
+}
+
+/*
+ * Whether nobody is to be told @what, an event by BL_EVENT: asked once before bl_monitor_admit. It is counted
+ * as left out when all who listen have had as much as they may. Not inline: its stack is not that of
+ * bl_monitor_admit_at's callers.
+ */
+__noinline bool bl_monitor_full(__u32 what)
+{
+	struct bl_monitor_entry *monitor = bl_value(bl_monitor);
+	__u32 now = bl_monitor_now();
+	__u64 full = monitor->full;
+
+	_Static_assert(BL_MONITORS == 4, "listeners");
+	if (full >> 32 == now >> BL_MONITOR_LIMIT_SHIFT &&
+	    !(monitor->listening & ~(__u64)(__u32)full)) {
+		bl_monitor_leave_out(0, what);
+		bl_monitor_leave_out(1, what);
+		bl_monitor_leave_out(2, what);
+		bl_monitor_leave_out(3, what);
+		return true;
+	}
+	for (__u32 place = 0; place < BL_MONITORS; place++)
+		bl_monitor_forget(place, now);
+	return !monitor->listening;
 }
 
 /*

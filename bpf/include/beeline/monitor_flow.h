@@ -15,6 +15,8 @@ static __always_inline __u32 bl_monitor_admit_flow(__u32 what, const struct bl_f
 {
 	__u64 ports = (__u64)key->src_port << 24 | (__u64)key->dst_port << 8 | key->proto;
 
+	if (bl_monitor_full(what))
+		return 0;
 	return bl_monitor_admit(
 		what, bl_hash_final(bl_hash_addr(bl_hash_addr(ports, &key->src), &key->dst)),
 		service, &key->src, backend);

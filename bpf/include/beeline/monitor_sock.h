@@ -7,6 +7,17 @@
 #include <beeline/monitor.h>
 #include <beeline/sock.h>
 
+/* bl_monitor_admit for an event of a socket. */
+static __always_inline __u32 bl_monitor_admit_sock(void *ctx, __u32 what, __u32 service,
+						   const union bl_addr *client,
+						   const union bl_addr *backend)
+{
+	if (bl_monitor_full(what))
+		return 0;
+	return bl_monitor_admit(what, bl_hash_final(bpf_get_socket_cookie(ctx)), service, client,
+				backend);
+}
+
 /*
  * Tell of a system call for @dst: with @id that of the backend that is chosen, or ~0; @service
  * as in the event, and @what by BL_EVENT.
@@ -24,8 +35,7 @@ __noinline int bl_event_sock(struct bpf_sock_addr *ctx, const struct bl_dst *dst
 	if (backend)
 		service = backend->service;
 	client = bl_context_source(ctx, dst->ipv4);
-	what = bl_monitor_admit(what, bl_hash_final(bpf_get_socket_cookie(ctx)), service, &client,
-				backend ? &backend->addr : NULL);
+	what = bl_monitor_admit_sock(ctx, what, service, &client, backend ? &backend->addr : NULL);
 	for (__u32 place = 0; bl_event_waits(what, place); place++) {
 		event = bl_event_begin(place, what);
 		if (!event)
@@ -56,9 +66,9 @@ static __always_inline __u32 bl_monitor_admit_ended(void *ctx, const struct bl_s
 						    const struct bl_backend_entry *backend,
 						    const union bl_addr *client)
 {
-	return bl_monitor_admit(BL_EVENT(BL_EVENT_ENDED, BL_EVENT_AT_CLOSE, BL_REASON_COUNT),
-				bl_hash_final(bpf_get_socket_cookie(ctx)),
-				backend ? backend->service : sock->service, client, &sock->addr);
+	return bl_monitor_admit_sock(
+		ctx, BL_EVENT(BL_EVENT_ENDED, BL_EVENT_AT_CLOSE, BL_REASON_COUNT),
+		backend ? backend->service : sock->service, client, &sock->addr);
 }
 
 /* Note what a socket was led to that has ended: @backend, NULL when that is not known any more. */

@@ -1089,7 +1089,10 @@ struct bl_monitor_cpu_entry {
 /* bl_monitor: the events are told to listeners as long as there are any. */
 struct bl_monitor_entry {
 	__u64 listening; /* by bits; 0: nothing is told */
-	__u64 pad[7]; /* else a line of memory that is written to */
+	/* In the lower half those by bits that want all of their kinds and may have no more events in
+	 * the slice of time whose number is the upper half: what is left out then costs little. */
+	__u64 full;
+	__u64 pad[6]; /* else a line of memory that is written to more often */
 	struct bl_monitor_listener listener[BL_MONITORS];
 };
 _Static_assert(sizeof(struct bl_monitor_entry) == 320, "bl_monitor_entry");
