@@ -47,6 +47,7 @@ static __always_inline void bl_explain_make(struct __sk_buff *skb,
 	packet->key.proto = query->proto;
 	packet->ipv4 = query->ipv4;
 	packet->ifindex = skb->ifindex;
+	packet->leaves = query->hook == BL_HOOK_EGRESS;
 	packet->tcp_flags = query->proto == IPPROTO_UDP ? 0 : BL_TCP_SYN;
 	packet->seq = 1;
 	packet->ttl = 64;

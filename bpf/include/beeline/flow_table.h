@@ -215,13 +215,22 @@ static __noinline struct bl_flow_entry *bl_flow_find(const struct bl_flow_key *k
 }
 
 /*
+ * Whether an entry with such @bits is written to bl_overflow: a program that leaves the tables as they are has
+ * bl_flow alone.
+ */
+static __always_inline bool bl_flow_overflows(__u8 bits)
+{
+	return !BL_KEEPS_FORMER && bits & BL_FLOW_OVERFLOW;
+}
+
+/*
  * Put an entry into the table that its bits name. False when @flags forbid it, or there is
  * no memory. The key must be on the stack: Linux 6.1 takes no other.
  */
 static __always_inline bool bl_flow_update(const struct bl_flow_key *key, const void *entry,
 					   __u8 bits, __u64 flags)
 {
-	if (!(bits & BL_FLOW_OVERFLOW)) {
+	if (!bl_flow_overflows(bits)) {
 		if (bpf_map_update_elem(&bl_flow, key, entry, flags))
 			return false;
 		bl_count(BL_REASON_FLOW_ENTRY_ADDED);
@@ -241,7 +250,7 @@ static __always_inline bool bl_flow_store(const struct bl_flow_key *key,
 /* Take back the entry of @key, which has just been added to the table that @bits name. */
 static __always_inline void bl_flow_take_back(const struct bl_flow_key *key, __u8 bits)
 {
-	if (bits & BL_FLOW_OVERFLOW)
+	if (bl_flow_overflows(bits))
 		bpf_map_delete_elem(&bl_overflow, key);
 	else if (!bpf_map_delete_elem(&bl_flow, key))
 		bl_count(BL_REASON_FLOW_ENTRY_REMOVED);
@@ -254,7 +263,7 @@ static __always_inline void bl_flow_delete(const struct bl_flow_key *key, __u8 b
 	__u32 removed = 1;
 
 	bpf_map_update_elem(&bl_removed_flow, key, &removed, BPF_ANY);
-	bl_flow_take_back(key, bits & ~BL_FLOW_OVERFLOW);
+	bl_flow_take_back(key, bits);
 #else
 	if (bl_flow_moves && !(bits & BL_FLOW_OVERFLOW))
 		bpf_map_delete_elem(&bl_former_flow, key);
@@ -276,7 +285,7 @@ static __noinline bool bl_flow_claim(const struct bl_flow_key *key,
 		return false;
 	if (bl_flow_is_removed(key))
 		return true;
-	if (bits & BL_FLOW_OVERFLOW)
+	if (bl_flow_overflows(bits))
 		other = bpf_map_lookup_elem(&bl_flow, key);
 	else if (bl_overflow_used())
 		other = bpf_map_lookup_elem(&bl_overflow, key);
