@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 	"k8s.io/klog/v2"
 
 	"github.com/beeline-lb/beeline/pkg/devicemap"
@@ -71,11 +72,12 @@ func (d *Datapath) mendPrograms(ctx context.Context) (found int, err error) {
 		err = errors.Join(err, explain(attachHooks(Dir(d.opts.BPFFS), d.opts.Cgroup, d.opts.hooks(), d.sockets)))
 	}
 	var devices int
+	var noted bool
 	errDevices := d.netns.Run(func() (err error) {
-		devices, err = d.noteLostDevices(ctx)
+		devices, noted, err = d.noteLostDevices(ctx)
 		return err
 	})
-	if devices > 0 {
+	if noted {
 		d.syncNoted(ctx)
 	}
 	entries, errEntries := d.mendEntries()
@@ -186,10 +188,11 @@ type deviceLook struct {
 	dispatcher int
 }
 
-// noteLostDevices has the next sync attach to the devices that programs or entries are lost of, and
-// returns how many those are. Dispatchers are looked at without d.mu: another process may hold their
+// noteLostDevices has the next sync attach to the devices that programs or entries are lost of, if it noted any, and
+// returns how many those are, without those that are gone: with them go their programs, and a sync is about to find
+// out. Dispatchers are looked at without d.mu: another process may hold their
 // lock. All of them together wait for it until the next look is due.
-func (d *Datapath) noteLostDevices(ctx context.Context) (lost int, err error) {
+func (d *Datapath) noteLostDevices(ctx context.Context) (lost int, noted bool, err error) {
 	looks, err := d.lookAtDevices()
 	errs := []error{err}
 	ctx, cancel := context.WithTimeout(ctx, attachedPeriod)
@@ -208,11 +211,15 @@ func (d *Datapath) noteLostDevices(ctx context.Context) (lost int, err error) {
 		if l.lost == "" {
 			continue
 		}
+		noted = true
+		d.watch.touch(l.ifindex)
+		if _, err := netlink.LinkByIndex(l.ifindex); gone(err) {
+			continue
+		}
 		lost++
 		klog.InfoS("A device has lost programs or entries, attaching again", "device", l.name, "ifindex", l.ifindex, "for", l.role, "because", l.lost)
-		d.watch.touch(l.ifindex)
 	}
-	return lost, errors.Join(errs...)
+	return lost, noted, errors.Join(errs...)
 }
 
 // lookAtDevices looks at the devices that were attached to, except into dispatchers.

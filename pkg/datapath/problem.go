@@ -200,7 +200,7 @@ func (i *inspection) frames(n *network, devices []devicemap.Device) error {
 	macs, errMACs := i.deviceMap.MACs()
 	want := make(map[int]devicemap.MAC)
 	for at := range devices {
-		if d := &devices[at]; i.opts.XDP != "" && i.opts.XDP != XDPOff && d.NoXDP == "" {
+		if d := &devices[at]; d.ID != 0 && i.opts.XDP != "" && i.opts.XDP != XDPOff && d.NoXDP == "" {
 			want[d.Ifindex] = n.mac(d.Ifindex)
 		}
 	}

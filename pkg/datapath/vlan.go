@@ -70,12 +70,13 @@ func (n *network) ownsFrames(root netlink.Link, devices []devicemap.Device) bool
 		slices.ContainsFunc(devices, func(d devicemap.Device) bool { return d.Ifindex == root.Attrs().Index })
 }
 
-// frames returns which frames XDP has to look up, and the devices that they belong to.
+// frames returns which frames XDP has to look up, and the devices that they belong to, but for those without
+// an ID, see [withinRoom].
 func (n *network) frames(devices []devicemap.Device) map[devicemap.Frames]uint32 {
 	frames := make(map[devicemap.Frames]uint32)
 	for _, d := range devices {
 		root := n.link(d.Root)
-		if root == nil || d.Root == d.Ifindex && n.ownsFrames(root, devices) {
+		if d.ID == 0 || root == nil || d.Root == d.Ifindex && n.ownsFrames(root, devices) {
 			continue
 		}
 		for _, driver := range n.drivers(root) {

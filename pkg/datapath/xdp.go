@@ -65,6 +65,9 @@ func (d *Datapath) syncXDP(ctx context.Context, n *network, ds *deviceSync) {
 	macs := make(map[int]devicemap.MAC)
 	for i := range devices {
 		device := devices[i]
+		if device.ID == 0 {
+			continue // its fault is told already
+		}
 		device.NoXDP = ""
 		if d.xdp != nil {
 			root, err := d.attachXDP(ctx, n, devices, &device)
