@@ -248,7 +248,6 @@ func TestVLANs(t *testing.T) {
 
 // TestVLANsWithOffload: tc serves a device that strips VLAN tags (rxvlan).
 func TestVLANsWithOffload(t *testing.T) {
-	tier.SameInEveryKernel(t)
 	h := lab.NewHost(t)
 	w := newWires(t, lab.Uplink, h, nil, []netlink.Vlan{tag(5)})
 	a := w.serve(t, lab.AgentOptions{Devices: w.devices, XDP: datapath.XDPNative})
@@ -290,9 +289,6 @@ func TestBond(t *testing.T) {
 		datapath.XDPNative: {nil, {tag(5)}}, datapath.XDPGeneric: {nil},
 	} {
 		t.Run(string(mode), func(t *testing.T) {
-			if mode == datapath.XDPGeneric {
-				tier.SameInEveryKernel(t)
-			}
 			h := lab.NewHost(t)
 			addBond(t, h.Namespace, "bond", lab.Uplink)
 			w := newWires(t, "bond", h, networks...)
