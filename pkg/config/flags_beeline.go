@@ -23,7 +23,7 @@ func (f *flagSet) addBeeline(b *BeelineConfiguration) {
 	bind(f, f.StringVar, &b.Algorithm, "algorithm", "BeelineConfiguration.algorithm",
 		"load-balancing algorithm of Services without the annotation: "+strings.Join(model.Algorithms(), ", ")+" (default random, or what --ipvs-scheduler says)")
 	bind(f, f.StringVar, &b.OutlierDetection, "outlier-detection", "BeelineConfiguration.outlierDetection",
-		"eject endpoints that do not answer TCP connections, or refuse them, for Services without the annotation: off, on, or a list such as failures=5,time=30s,percent=50 (default off)")
+		"eject endpoints that do not answer TCP connections, or refuse them, for Services without the annotation: off, on, or a list such as failures=5,time=30s,percent=50")
 	bind(f, f.StringSliceVar, &b.AllowedAnnotations, "allowed-annotations", "BeelineConfiguration.allowedAnnotations",
 		"annotations of Services and EndpointSlices that have an effect, or none; service.beeline.io/forwarding-mode and service.beeline.io/zone-spill-over, which open --dsr-port and --zone-spill-over-port on all nodes, and service.beeline.io/outlier-detection only when they are named here")
 	bind(f, f.Int32Var, &b.ZoneSpillOverPort, "zone-spill-over-port", "BeelineConfiguration.zoneSpillOverPort",

@@ -93,9 +93,9 @@ func (f *flagSet) addNode(k *KubeProxyConfiguration) {
 
 func (f *flagSet) addServers(k *KubeProxyConfiguration) {
 	f.bindValue(address{&k.HealthzBindAddress}, "healthz-bind-address", "KubeProxyConfiguration.healthzBindAddress",
-		"address and port for /healthz, /livez, /startupz and /wait-until-drained; empty is off")
+		"address and port for /healthz, /livez, /startupz and /wait-until-drained; port 0, or an empty flag, is off")
 	f.bindValue(address{&k.MetricsBindAddress}, "metrics-bind-address", "KubeProxyConfiguration.metricsBindAddress",
-		"address and port for /metrics; empty is off")
+		"address and port for /metrics; port 0, or an empty flag, is off")
 	f.addDeprecatedPorts()
 	bind(f, f.BoolVar, &k.BindAddressHardFail, "bind-address-hard-fail", "KubeProxyConfiguration.bindAddressHardFail",
 		"end when an address cannot be listened on")
