@@ -68,9 +68,9 @@ func (c *client) close() {
 	}
 }
 
-// run calls fn in the network namespace of a socket.
+// run calls fn in the network namespace of a socket; packets are seen in the calling thread's.
 func (c *client) run(fn func() error) error {
-	if c.ns == nil {
+	if c.ns == nil || c.kind != clientSocket {
 		return fn()
 	}
 	return c.ns.Run(fn)
@@ -139,7 +139,7 @@ func (d *Datapath) clientIn(o ExplainOptions, noSocket string) (*client, error) 
 		c.unserved = noSocket + ", and no device leads there from this network namespace"
 		return c, nil
 	}
-	return d.pod(ns, &client{from: netip.AddrPortFrom(source, 0), ifindex: peers[0], noSocket: noSocket}, peers)
+	return d.pod(o, ns, &client{from: netip.AddrPortFrom(source, 0), ifindex: peers[0], noSocket: noSocket}, peers)
 }
 
 // noSocket says why the programs do not see sockets of a protocol; "": they do.
@@ -228,7 +228,7 @@ func (d *Datapath) clientAt(o ExplainOptions, c *client) (*client, error) {
 		return c, err
 	}
 	if c.unserved == "" {
-		return d.behind(c, name)
+		return d.behind(o, c, name)
 	}
 	if sandbox, err := datapath.Sandbox(d.maps, ifindex, from.Addr()); err != nil || sandbox != nil {
 		if err == nil {
@@ -246,16 +246,16 @@ func (d *Datapath) clientAt(o ExplainOptions, c *client) (*client, error) {
 	if err != nil {
 		return nil, errors.Join(err, ns.Close())
 	}
-	return d.pod(ns, c, peers)
+	return d.pod(o, ns, c, peers)
 }
 
 // behind returns c, whose packets come in by a device that is served, or the process of a pod with that address whose
 // packets do not come by the device to which its route leads: such a device may lead to all pods.
-func (d *Datapath) behind(c *client, name string) (*client, error) {
+func (d *Datapath) behind(o ExplainOptions, c *client, name string) (*client, error) {
 	if ns, _ := netnsOf(c.from.Addr()); ns != nil { // one that cannot be looked into is none of a host elsewhere
 		peers, err := peersOf(ns)
 		if err == nil && !slices.Contains(peers, c.ifindex) {
-			return d.pod(ns, c, peers)
+			return d.pod(o, ns, c, peers)
 		}
 		if err = errors.Join(err, ns.Close()); err != nil {
 			return nil, err
@@ -281,7 +281,7 @@ func peersOf(pod *netns.Namespace) (peers []int, err error) {
 
 // pod returns a process of a network namespace of this node with the address of c, whose packets come in by
 // these devices, or by that of c.
-func (d *Datapath) pod(ns *netns.Namespace, c *client, peers []int) (*client, error) {
+func (d *Datapath) pod(o ExplainOptions, ns *netns.Namespace, c *client, peers []int) (*client, error) {
 	pod, err := inNetns(ns, fmt.Sprintf("a process of a pod of this node, which has the address %s", c.from.Addr()))
 	if err != nil {
 		return pod, err
@@ -305,8 +305,29 @@ func (d *Datapath) pod(ns *netns.Namespace, c *client, peers []int) (*client, er
 	if err != nil {
 		return pod, err
 	}
-	pod.text += fmt.Sprintf(", %s: its packets are served at %s", cmp.Or(c.noSocket, "whose sockets are left alone"), l.Attrs().Name)
-	return pod, d.seen(pod, l.Attrs().Name)
+	pod.text += ", " + cmp.Or(c.noSocket, "whose sockets are left alone")
+	if err := d.seen(pod, l.Attrs().Name); err != nil || pod.unserved == "" {
+		pod.text += ": its packets are served at " + l.Attrs().Name
+		return pod, err
+	}
+	return pod, d.forwarded(pod, o.To.Addr())
+}
+
+// forwarded makes c, a pod whose device has no program, one whose packets are seen where the host's stack forwards
+// them by a device that has.
+func (d *Datapath) forwarded(c *client, to netip.Addr) error {
+	r := c.route(to, c.comesIn())
+	if r.ifindex == 0 {
+		return nil
+	}
+	leaving := *c
+	leaving.kind, leaving.ifindex, leaving.unserved = clientNode, r.ifindex, ""
+	if err := d.seen(&leaving, r.device); err != nil || leaving.unserved != "" {
+		return err
+	}
+	*c = leaving
+	c.text += ", which leave by " + r.device
+	return nil
 }
 
 // leftAlone reports whether the programs leave the sockets of a network namespace alone, which is

@@ -155,7 +155,7 @@ func (x *Explanation) policy(c *client) {
 	case c.kind == clientSocket:
 		why = "a client with a socket on this node is inside of the cluster"
 	case c.kind == clientNode:
-		why = "a process of this node is inside of the cluster"
+		why = "what leaves this node is from inside of the cluster"
 	case c.kind == clientPod:
 		why = "a pod is inside of the cluster"
 	case x.Internal:

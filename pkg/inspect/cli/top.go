@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -74,7 +75,10 @@ func (c *command) topCommand() *cobra.Command {
 			}
 			ctx, stop := untilSignal(cmd.Context()) // it is not to leave a listener
 			defer stop()
-			return c.printTop(ctx, o)
+			if err := c.printTop(ctx, o); !errors.Is(err, context.Canceled) {
+				return err
+			}
+			return nil
 		},
 	}
 	flags := cmd.Flags()
@@ -163,6 +167,9 @@ func (c *command) printTop(ctx context.Context, o topOptions) error {
 				return &inspect.NotFoundError{Name: o.service}
 			}
 			top.Services = top.Services[at : at+1]
+			if i == o.count-1 {
+				watch.finish()
+			}
 			watch.add(top)
 		}
 		if i == 0 {
@@ -278,8 +285,8 @@ func trafficColumns(t *inspect.TrafficRates) []string {
 	return []string{short(t.Packets()), short(t.Bytes())}
 }
 
-// topService shows the Service at a place: the backends of each port, in tables that are narrow where they would
-// be wider than width; 0: there is room for all.
+// topService shows the Service at a place: the backends of each port, in tables that fit a terminal of width columns;
+// 0: there is room for all.
 func topService(top *inspect.Top, at, width int) string {
 	var out strings.Builder
 	for i := range top.Services[at].Ports {
@@ -288,7 +295,9 @@ func topService(top *inspect.Top, at, width int) string {
 			perSecond(p.ConnectionsPerSecond), perSecond(p.RefusedPerSecond), inspect.Amount(p.Flows, "active flow"))
 		if len(p.Backends) > 0 {
 			t := topBackends(p)
-			t.narrow = width > 0 && t.width() > width
+			if width > 0 {
+				fitBackends(t, width)
+			}
 			out.WriteString(t.String())
 		}
 	}

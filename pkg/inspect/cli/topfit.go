@@ -28,9 +28,7 @@ func fitTop(t *table, width int) {
 		}
 	}
 	for !t.namesFit(width, leastNames) && len(t.rows[0]) > 3 {
-		for i, row := range t.rows {
-			t.rows[i] = row[:len(row)-1]
-		}
+		t.dropLast()
 	}
 	widths := t.widths()
 	namespace, name := shareColumns(max(0, t.namesRoom(width)), widths[0], widths[1])
@@ -39,6 +37,21 @@ func fitTop(t *table, width int) {
 		if i == 0 {
 			row[0], row[1] = "NAMESPACE"[:min(namespace, 9)], "NAME"[:min(name, 4)]
 		}
+	}
+}
+
+// fitBackends makes a table of backends (topBackends) fit a terminal. Figures are whole: columns furthest right are left out.
+func fitBackends(t *table, width int) {
+	t.narrow = t.width() > width
+	for t.width() > width && len(t.rows[0]) > 1 {
+		t.dropLast()
+	}
+}
+
+// dropLast leaves out the last column.
+func (t *table) dropLast() {
+	for i, row := range t.rows {
+		t.rows[i] = row[:len(row)-1]
 	}
 }
 

@@ -83,6 +83,15 @@ func (w *newWatch) listens() bool {
 	}
 }
 
+// finish ends listening before the last reading is shown: what was left out since it was told of last is told at the end.
+func (w *newWatch) finish() {
+	if w.ended != nil {
+		w.expiry.Stop()
+		w.stop()
+		<-w.ended
+	}
+}
+
 // add fills in what was counted.
 func (w *newWatch) add(top *inspect.Top) {
 	if w.ended != nil {
@@ -92,12 +101,8 @@ func (w *newWatch) add(top *inspect.Top) {
 
 // close ends listening, and returns when it has ended.
 func (w *newWatch) close() {
-	if w.ended != nil {
-		w.expiry.Stop()
-		w.stop()
-		<-w.ended
-		w.ended = nil
-	}
+	w.finish()
+	w.ended = nil
 }
 
 // newMissing says which new connections are not counted; "" where all are, or none is to be.
