@@ -51,10 +51,10 @@ func Run(ctx context.Context, env Env, args ...string) int {
 	return finish(env, "beeline", execute(ctx, env, args))
 }
 
-// finish prints the error of a program and returns its exit code.
+// finish prints the error of a program and returns its exit code. That nobody reads the output is no news to who began it.
 func finish(env Env, program string, err error) int {
 	var verdict errVerdict
-	if err != nil && !errors.As(err, &verdict) {
+	if err != nil && !errors.As(err, &verdict) && !errors.Is(err, unix.EPIPE) {
 		fmt.Fprintf(env.Err, "%s: %s\n", program, escape(err.Error()))
 	}
 	return exitCode(err)
@@ -74,10 +74,14 @@ func (c *command) execute(ctx context.Context, root *cobra.Command, args []strin
 	return root.ExecuteContext(ctx)
 }
 
-// untilSignal returns a context that ends with ctx, or with a signal to end. A second signal kills, for
-// who reads the output may stall.
+// untilSignal returns a context that ends with ctx, with a signal to end, or when nobody reads the output any more. A
+// second signal kills, for who reads the output may stall.
 func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM)
+	signals := []os.Signal{os.Interrupt, unix.SIGTERM, unix.SIGPIPE}
+	if !signal.Ignored(unix.SIGHUP) { // by nohup
+		signals = append(signals, unix.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(ctx, signals...)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }

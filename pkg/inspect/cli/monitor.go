@@ -28,9 +28,10 @@ seconds, and tells of endpoints that have left their Service with open flows, an
 Endpoints that outlier detection ejects, or lets in again, are told by the agent, too.
 
 Nothing is told and nothing is paid for while nobody listens. No more than --rate events are told
-in each 1.07 seconds (2^30 ns), however many there are, and what was left out is counted. All
-filters but --protocol choose before that limit; with --client, connections of this node's sockets
-count. Of a connection, or of a socket, --sample shows all events or none, the end of an idle flow
+in each 1.07 seconds (2^30 ns), however many there are, and what was left out is counted. Filters
+choose before that limit, but for --protocol and the ports of --client and --backend; with --client,
+connections of this node's sockets count, and with --service, refusals at ports that no Service
+declares. Of a connection, or of a socket, --sample shows all events or none, the end of an idle flow
 like any other; left, evicted, ejected and admitted it always shows. The agent need not run, except
 for what it finds itself.
 

@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/inspect/cli"
+	"github.com/beeline-lb/beeline/tests/wait"
 )
 
 // listening reports whether somebody listens to events.
@@ -56,6 +59,35 @@ func TestMonitorUnknownService(t *testing.T) {
 			"--bpffs", bpffs, "monitor", "--until-eof", "--service", service)
 		if code != cli.ExitOK || out.String() != "\n" || errs.String() != want {
 			t.Errorf("%s: exit code %d, printed %q, said %q", service, code, &out, &errs)
+		}
+	}
+}
+
+// TestListenersLeave: commands that listen give their place back when their terminal is gone, and when nobody reads
+// what they print.
+func TestListenersLeave(t *testing.T) {
+	bpffs, maps := pinned(t, fixture())
+	for _, args := range [][]string{{"monitor"}, {"top", "--count", "1000", "--interval", "100ms", "shop/web"}} {
+		for _, end := range []string{"nobody reads", "the terminal is gone"} {
+			var errs bytes.Buffer
+			cmd := asCommand(append([]string{"--bpffs", bpffs}, args...)...)
+			cmd.Stderr = &errs
+			out, err := cmd.StdoutPipe()
+			check(t, err)
+			check(t, cmd.Start())
+			wait.Until(t, "the command listens", func() bool { return listening(maps) })
+			if end == "nobody reads" {
+				check(t, out.Close())
+			} else {
+				check(t, cmd.Process.Signal(unix.SIGHUP))
+			}
+			if args[0] == "monitor" && end == "nobody reads" {
+				check(t, cmd.Process.Signal(unix.SIGPIPE)) // as its next line would have the kernel do
+			}
+			_, _ = io.Copy(io.Discard, out)
+			if err := cmd.Wait(); listening(maps) || errs.Len() > 0 {
+				t.Errorf("%s, %s: %v, said %q, listens: %t", args[0], end, err, &errs, listening(maps))
+			}
 		}
 	}
 }
