@@ -1,10 +1,12 @@
 package chart_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +27,7 @@ func TestCluster(t *testing.T) {
 		{"the API server's address is looked up", findsAPIServer},
 		{"which addresses are pods' is looked up", findsPods},
 		{"the tunnel's port is named", namesTunnel},
+		{"kube-proxy that has the ports is named", namesKubeProxy},
 		{"kube-proxy's configuration is watched over", rollsForKubeProxysConfig},
 		{"upgrade and rollback", upgrades},
 		{"the tunnel's secret stays", keepsSecret},
@@ -54,6 +57,47 @@ func namesTunnel(c *cluster) {
 		}
 		if notes := p.Info.Notes; !strings.Contains(notes, want) || strings.Contains(notes, "UDP") != (want != "") {
 			c.t.Errorf("with %s the notes are\n%s", config, notes)
+		}
+	}
+}
+
+// namesKubeProxy looks for what the notes say of ports while kube-proxy has them.
+func namesKubeProxy(c *cluster) {
+	sets := c.client.AppsV1().DaemonSets(namespace)
+	labels := map[string]string{"k8s-app": "kube-proxy"}
+	proxy, err := sets.Create(c.t.Context(), &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Name: "kube-proxy"},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "kube-proxy", Image: "kube-proxy"}}},
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		if err := sets.Delete(context.Background(), proxy.Name, metav1.DeleteOptions{}); err != nil {
+			c.t.Error(err)
+		}
+	})
+	for _, test := range []struct {
+		nodes int32
+		yaml  string
+		named bool
+	}{{0, "", false}, {2, "", true}, {2, "healthz: {port: 19256}", false}} {
+		proxy.Status.DesiredNumberScheduled = test.nodes
+		if proxy, err = sets.UpdateStatus(c.t.Context(), proxy, metav1.UpdateOptions{}); err != nil {
+			c.t.Fatal(err)
+		}
+		p, err := c.plan("install", onNode+test.yaml)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if notes := p.Info.Notes; strings.Contains(notes, "--set healthz.port=19256") != test.named {
+			c.t.Errorf("with kube-proxy on %d nodes and %q the notes are\n%s", test.nodes, test.yaml, notes)
 		}
 	}
 }

@@ -53,3 +53,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "beeline.hostPort" -}}
 {{- ternary (printf "[%s]" .host) .host (contains ":" .host) -}}:{{ int .port }}
 {{- end -}}
+
+{{/*
+Whether agents are to listen on kube-proxy's port for health while it runs. It is looked for in the release's own
+namespace alone, where whoever installs may read DaemonSets.
+*/}}
+{{- define "beeline.besideKubeProxy" -}}
+{{- if and (eq .Release.Namespace "kube-system") (eq (int .Values.healthz.port) 10256) -}}
+{{- $set := lookup "apps/v1" "DaemonSet" .Release.Namespace "kube-proxy" -}}
+{{- if dig "status" "desiredNumberScheduled" 0 $set | int }}true{{ end -}}
+{{- end -}}
+{{- end }}
