@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/config"
@@ -36,7 +37,7 @@ type MachineChecker struct {
 
 // MachineKinds are the kinds of findings of a machine.
 var MachineKinds = []string{
-	"forwarding", "rp-filter", "port-range", "port-reserved", "kube-proxy", "firewall", "tunnel-mtu", "conntrack", "clock", "node", "config-file",
+	"forwarding", "rp-filter", "port-range", "port-reserved", "kube-proxy", "firewall", "tunnel-mtu", "conntrack", "ipsec", "clock", "node", "config-file",
 }
 
 // machine collects what a look finds.
@@ -56,7 +57,7 @@ func (m *machine) add(kind, about, format string, args ...any) {
 func (c *MachineChecker) look() ([]Finding, error) {
 	devices, err := devicemap.New(c.Maps).Present()
 	m := &machine{MachineChecker: c, devices: devices}
-	err = errors.Join(err, m.forwarding(), m.reversePaths(), m.sourcePorts(), m.leftovers(), m.firewalls(), m.tunnel(), m.conntrack())
+	err = errors.Join(err, m.forwarding(), m.reversePaths(), m.sourcePorts(), m.leftovers(), m.firewalls(), m.tunnel(), m.conntrack(), m.ipsec())
 	m.clock()
 	m.node()
 	m.files()
@@ -279,6 +280,34 @@ func (m *machine) conntrack() error {
 	_, loaded, err := netns.Setting("netfilter/nf_conntrack_max")
 	if loaded && datapath.HaveConntrack() {
 		m.add("conntrack", "", "connection tracking was loaded after Beeline's programs, which cannot ask it")
+	}
+	return err
+}
+
+// ipsec looks for policies of IPsec (ip-xfrm(8)) about what leaves the machine: what the programs send to other nodes
+// and back to clients by themselves goes past them. One with a mark is for packets that somebody marks, which
+// these are not.
+func (m *machine) ipsec() error {
+	if len(m.devices) == 0 {
+		return nil
+	}
+	policies, err := rtnl.Complete(func() ([]netlink.XfrmPolicy, error) { return netlink.XfrmPolicyList(netlink.FAMILY_ALL) })
+	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EPERM) {
+		return nil // the kernel has no IPsec, or somebody without rights asks
+	}
+	about := ""
+	found := 0
+	for i := range policies {
+		p := &policies[i]
+		if p.Dir != netlink.XFRM_DIR_OUT || p.Mark != nil || p.Ifid != 0 || p.Action == netlink.XFRM_POLICY_ALLOW && len(p.Tmpls) == 0 {
+			continue
+		}
+		if found++; found == 1 {
+			about = fmt.Sprintf("from %s to %s", p.Src, p.Dst)
+		}
+	}
+	if found > 0 {
+		m.add("ipsec", "", "IPsec has %d policies for what leaves the machine, one of them for packets %s", found, about)
 	}
 	return err
 }

@@ -1,7 +1,9 @@
 package verify_test
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
@@ -29,6 +32,11 @@ func (n *node) detach(t *testing.T, pin string) {
 	check(t, err)
 	defer l.Close()
 	check(t, l.Detach())
+}
+
+func ipNet(cidr string) *net.IPNet {
+	_, n, _ := net.ParseCIDR(cidr)
+	return n
 }
 
 func (n *node) pin(name string) string { return filepath.Join(datapath.Dir(n.BPFFS), name) }
@@ -316,6 +324,21 @@ func TestMachine(t *testing.T) {
 		n.want(t, "conntrack", "loaded after Beeline's programs")
 		statusmap.New(m).SetAsksConntrack(true)
 		n.wantNothing(t, "once they can ask")
+	})
+	t.Run("IPsec", func(t *testing.T) {
+		// The block of an address, and a policy that lets all pass by.
+		block := &netlink.XfrmPolicy{Src: ipNet("0.0.0.0/0"), Dst: ipNet("203.0.113.0/24"), Dir: netlink.XFRM_DIR_OUT, Action: netlink.XFRM_POLICY_BLOCK}
+		pass := &netlink.XfrmPolicy{Src: ipNet("0.0.0.0/0"), Dst: ipNet("192.0.2.0/24"), Dir: netlink.XFRM_DIR_OUT}
+		err := n.Host.Run(func() error { return netlink.XfrmPolicyAdd(pass) })
+		if errors.Is(err, unix.EPROTONOSUPPORT) {
+			t.Skip("the kernel has no IPsec")
+		}
+		check(t, err)
+		n.wantNothing(t, "with a policy by which packets leave as they are")
+		check(t, n.Host.Run(func() error { return netlink.XfrmPolicyAdd(block) }))
+		n.want(t, "ipsec", "IPsec has 1 policies", "to 203.0.113.0/24")
+		check(t, n.Host.Run(func() error { return errors.Join(netlink.XfrmPolicyDel(block), netlink.XfrmPolicyDel(pass)) }))
+		n.wantNothing(t, "once it is gone")
 	})
 	t.Run("rp_filter", func(t *testing.T) {
 		n.AddDevice("side", n.Outside, "side-peer")
