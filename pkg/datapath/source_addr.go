@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 )
@@ -14,6 +15,7 @@ type sources struct {
 	gateways   map[int][]netip.Addr // by the device that they are behind
 	elsewhere  []netip.Addr         // the node's, of any device
 	ofDefaults []netip.Addr         // of devices with a default route
+	ofLoopback []netip.Addr         // of a host that announces its own address, over devices without any
 }
 
 func newSources(n *network, nodeAddrs []netip.Addr, keep bool) *sources {
@@ -32,6 +34,9 @@ func newSources(n *network, nodeAddrs []netip.Addr, keep bool) *sources {
 	for _, l := range n.links {
 		if defaults[l.Attrs().Index] {
 			s.ofDefaults = append(s.ofDefaults, n.addrs[l.Attrs().Index]...)
+		}
+		if l.Attrs().Flags&net.FlagLoopback != 0 {
+			s.ofLoopback = append(s.ofLoopback, n.addrs[l.Attrs().Index]...)
 		}
 	}
 	return s
@@ -57,7 +62,8 @@ func (s *sources) of(ifindex int, is func(netip.Addr) bool, inUse netip.Addr) ne
 // classes returns the addresses that packets which leave by a device may be sent from, the best first:
 // node IPs of the device, by which other machines know this one; its addresses in the network of a next hop, as
 // netfilter's masquerading takes them (inet_select_addr); its others; those of the node and of default routes;
-// and its deprecated ones, which RFC 6724 (5, rule 3) avoids while there are others.
+// its deprecated ones, which RFC 6724 (5, rule 3) avoids while there are others; and those of the loopback device, where
+// inet_select_addr looks next.
 func (s *sources) classes(ifindex int) [][]netip.Addr {
 	own := s.addrs[ifindex]
 	var nodeIPs, beside []netip.Addr
@@ -71,7 +77,7 @@ func (s *sources) classes(ifindex int) [][]netip.Addr {
 			beside = append(beside, addr)
 		}
 	}
-	return [][]netip.Addr{nodeIPs, beside, own, s.elsewhere, s.ofDefaults, s.deprecated[ifindex]}
+	return [][]netip.Addr{nodeIPs, beside, own, s.elsewhere, s.ofDefaults, s.deprecated[ifindex], s.ofLoopback}
 }
 
 // networkOf returns an address of a device with the length of its network's prefix; the zero value when the

@@ -43,6 +43,9 @@ func TestSourceAddress(t *testing.T) {
 	n := sourceNetwork()
 	withoutDefault := sourceNetwork()
 	withoutDefault.routes = nil
+	announced := sourceNetwork() // routes lead over devices without an address, as with unnumbered BGP
+	announced.links = append(announced.links, &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: 1, Flags: net.FlagLoopback}})
+	announced.routes = nil
 	for _, tc := range []struct {
 		name      string
 		network   *network
@@ -69,6 +72,8 @@ func TestSourceAddress(t *testing.T) {
 		{"deprecated in use", withoutDefault, 5, "192.0.2.3", "", "10.5.0.1"},
 		{"deprecated alone", withoutDefault, 6, "", "", "192.0.2.4"},
 		{"deprecated, and one of another device", n, 6, "192.0.2.4", "203.0.113.7", "203.0.113.7"},
+		{"loopback's, where the device has none", announced, 4, "", "", "203.0.113.7"},
+		{"not loopback's, where the device has one", announced, 6, "", "", "192.0.2.4"},
 		{"IPv6: first of the device", n, 2, "", "192.0.2.1", "2001:db8::1"},
 		{"IPv6: node IP of the device", n, 2, "2001:db8::1", "fd02::11", "fd02::11"},
 		{"IPv6: deprecated", n, 2, "2001:db8:1::1", "", "2001:db8::1"},
