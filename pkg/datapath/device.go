@@ -251,18 +251,23 @@ func (d *Datapath) forPods(name string) bool {
 
 // withinRoom returns the devices that may have an ID, and those that may not: of the devices that
 // are chosen for their address alone, as of hundreds of VLANs, so many get one that overlays
-// and other nodes' devices which come later find one, too.
+// and other nodes' devices which come later find one, too; and of overlays so many, as where there is one to each
+// node, that default routes and node IPs do.
 func withinRoom(devices []devicemap.Device) (within, without []devicemap.Device) {
-	addressed := 0
-	for _, d := range devices {
+	addressed, overlays := 0, 0
+	for i := range devices {
+		d := &devices[i]
 		if d.Addressed() {
 			addressed++
-			if addressed > devicemap.MaxAddressed {
-				without = append(without, d)
-				continue
-			}
 		}
-		within = append(within, d)
+		if d.Overlay() {
+			overlays++
+		}
+		if d.Addressed() && addressed > devicemap.MaxAddressed || d.Overlay() && overlays > devicemap.MaxOverlays {
+			without = append(without, *d)
+		} else {
+			within = append(within, *d)
+		}
 	}
 	return within, without
 }
@@ -292,9 +297,11 @@ func assignIDs(devices, former []devicemap.Device) {
 		return device.Ifindex == former.Ifindex && !former.Replaced()
 	})
 	take(func(device, former *devicemap.Device) bool { return device.Name == former.Name && !former.Replaced() })
-	for i := range devices {
-		if devices[i].ID == 0 {
-			devices[i].ID = freeID(devices, former)
+	for _, many := range []bool{false, true} {
+		for i := range devices {
+			if d := &devices[i]; d.ID == 0 && many == (d.Addressed() || d.Overlay()) {
+				d.ID = freeID(devices, former)
+			}
 		}
 	}
 	take(func(_, former *devicemap.Device) bool { return former.Ifindex == 0 })

@@ -346,7 +346,7 @@ func (n *network) automatic(c *choice) func(netlink.Link) string {
 			return devicemap.ReasonNodeIP + addr.String()
 		}
 		if isOverlay(l) && isUp(l) && !ports[ifindex] {
-			return fmt.Sprintf("overlay (%s)", l.Type())
+			return fmt.Sprintf("%s (%s)", devicemap.ReasonOverlay, l.Type())
 		}
 		if route, ok := podRoutes[ifindex]; ok {
 			return fmt.Sprintf("route to pods in %s", route)

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -302,5 +303,30 @@ func TestRoomForAddresses(t *testing.T) {
 	}
 	if served != devicemap.MaxAddressed || !last {
 		t.Errorf("%d devices are served for their address, want %d; the overlay is: %t", served, devicemap.MaxAddressed, last)
+	}
+}
+
+// TestRoomBesideOverlays: a default route's device is served also where there is an overlay to each of many nodes, and
+// came first.
+func TestRoomBesideOverlays(t *testing.T) {
+	t.Parallel()
+	n := node()
+	uplink := n.links[1]
+	n.links = slices.Delete(n.links, 1, 2)
+	for i := range devicemap.MaxDevices + 10 {
+		n.links = append(n.links, &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("tunnel%d", i), Index: 100 + i, Flags: net.FlagUp, EncapType: "ether"}})
+	}
+	n.links = append(n.links, uplink)
+	d := &Datapath{opts: Options{Devices: []string{DevicesAuto}}}
+	overlays, served := 0, false
+	devices, _ := d.plan(n, nil, nil, nil)
+	for _, device := range devices {
+		if device.ID != 0 && device.Overlay() {
+			overlays++
+		}
+		served = served || device.Name == uplink.Attrs().Name && device.ID != 0
+	}
+	if overlays != devicemap.MaxOverlays || !served {
+		t.Errorf("%d overlays are served, want %d; %s is: %t", overlays, devicemap.MaxOverlays, uplink.Attrs().Name, served)
 	}
 }

@@ -26,11 +26,12 @@ const hairpinDevice = uint32(bpf.SockBlDeviceLimitBL_DEVICE_HAIRPIN)
 // least of those that stand for something.
 const masqueradeDevice = uint32(bpf.SockBlDeviceLimitBL_DEVICE_MASQUERADE)
 
-// MaxDevices is how many devices packets can be served on, and MaxAddressed how many of them
-// for nothing but an address of their own.
+// MaxDevices is how many devices packets can be served on, MaxAddressed how many of them
+// for nothing but an address of their own, and MaxOverlays how many as overlays.
 const (
 	MaxDevices   = int(masqueradeDevice) - 1
 	MaxAddressed = MaxDevices / 2
+	MaxOverlays  = MaxDevices - 32
 )
 
 // ReasonNodeIP is how [Device.Reason] begins for a device that has been chosen for a node IP,
@@ -39,6 +40,7 @@ const (
 const (
 	ReasonNodeIP   = "holds node IP "
 	ReasonAddress  = "has address "
+	ReasonOverlay  = "overlay"
 	ReasonReplaced = "replaced"
 )
 
@@ -84,6 +86,9 @@ type Device struct {
 
 // Addressed reports whether the device has been chosen for nothing but an address of its own.
 func (d *Device) Addressed() bool { return strings.HasPrefix(d.Reason, ReasonAddress) }
+
+// Overlay reports whether the device has been chosen as an overlay.
+func (d *Device) Overlay() bool { return strings.HasPrefix(d.Reason, ReasonOverlay) }
 
 // Replaced reports whether this is a device as it was before it got another source of SNAT, with another ID: new
 // flows have that, and those with this ID go on from the former source.
