@@ -143,7 +143,7 @@ func removeLink(path string) error {
 func (h hook) create(path, cgroup string, program *ebpf.Program) (made bool, err error) {
 	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: h.at, Program: program})
 	if err != nil {
-		return false, fmt.Errorf("cgroup %s: %w", cgroup, err)
+		return false, fmt.Errorf("cgroup %s: %w", cgroup, h.refused(cgroup, err))
 	}
 	defer l.Close()
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -231,4 +231,31 @@ func (h hook) describe(dir string) (Link, error) {
 	}
 	l.ProgramTag = programInfo.Tag
 	return l, nil
+}
+
+// refused adds to an error of attaching the program of others that is in the way: one that was attached to the cgroup, or to
+// one above it, without BPF_F_ALLOW_MULTI lets no other be there, for which the kernel says "operation not permitted". It is
+// then no [os.ErrPermission], which tells of rights that the process lacks.
+func (h hook) refused(cgroup string, err error) error {
+	if !errors.Is(err, os.ErrPermission) {
+		return err
+	}
+	for path := filepath.Clean(cgroup); checkCgroup2(path) == nil; path = filepath.Dir(path) {
+		folder, openErr := os.Open(path)
+		if openErr != nil {
+			return err
+		}
+		attached, queryErr := link.QueryPrograms(link.QueryOptions{Target: int(folder.Fd()), Attach: h.at})
+		folder.Close()
+		if queryErr != nil {
+			return err
+		}
+		for _, p := range attached.Programs {
+			if _, linked := p.LinkID(); !linked {
+				return fmt.Errorf("%v: program %s (id %d) is attached there, at cgroup %s: if without BPF_F_ALLOW_MULTI, it lets no other be there; "+
+					"detach it, or attach it with that flag (bpftool cgroup attach ... multi)", err, programName(uint32(p.ID)), p.ID, path)
+			}
+		}
+	}
+	return err
 }
