@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/datapath"
@@ -471,12 +470,12 @@ func endpointOf(addr bpf.SockBlAddr, port uint16) netip.AddrPort {
 
 // timeOf returns when an event was that the programs have stamped with CLOCK_MONOTONIC.
 func timeOf(stamp uint64) time.Time {
-	var ts unix.Timespec
+	clock, err := bpf.EventClock()
 	now := time.Now()
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+	if err != nil {
 		return now
 	}
-	return now.Add(-time.Duration(ts.Nano() - int64(stamp)))
+	return now.Add(time.Duration(stamp) - clock)
 }
 
 // device returns the name of a device of this network namespace, or its index.
