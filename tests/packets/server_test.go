@@ -39,10 +39,13 @@ func serve(t *testing.T, n *lab.Namespace, name string, at addrs) {
 	serveAt(t, n, name, at, backendPort)
 }
 
-// serveAt is serve at another port.
+// serveAt is serve at another port. An address that is not valid is left out.
 func serveAt(t *testing.T, n *lab.Namespace, name string, at addrs, port uint16) {
 	t.Helper()
 	for _, addr := range at {
+		if !addr.IsValid() {
+			continue
+		}
 		where := netip.AddrPortFrom(addr, port).String()
 		var listener net.Listener
 		var conn net.PacketConn
