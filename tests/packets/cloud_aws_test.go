@@ -13,14 +13,17 @@ var (
 	awsPods = []addrs{{netip.MustParseAddr("10.2.0.31")}, {netip.MustParseAddr("10.2.0.32")}}
 	awsFar  = addrs{netip.MustParseAddr("10.2.0.41")}
 
+	// awsBranch is that of a pod with a branch ENI.
+	awsBranch = addrs{netip.MustParseAddr("10.2.0.33")}
+
 	awsGateway = parseAddrs("169.254.1.1", "fe80::1")
 )
 
 // newVPC makes a cluster in a VPC of AWS with the VPC CNI, as its sources lay it (amazon-vpc-cni-k8s v1.21,
 // pkg/networkutils and cmd/routed-eni-cni-plugin): what a pod with an address of the second card sends leaves by that.
-func newVPC(t *testing.T, connmark string) *cloudCluster {
+func newVPC(t *testing.T, connmark string, more ...addrs) *cloudCluster {
 	t.Helper()
-	c := newCloudCluster(t, []string{"4"}, awsFar, awsPods...)
+	c := newCloudCluster(t, []string{"4"}, awsFar, append(awsPods, more...)...)
 	c.plug(c.nodes[0].Namespace, "eth0", "10.2.0.11", "10.2.0.31", externalRanges[0], balancerRanges[0])
 	c.nic(c.nodes[0].Namespace, "eth1", "10.2.0.21", "10.2.0.32")
 	c.plug(c.nodes[1].Namespace, "eth0", "10.2.0.12", "10.2.0.41")
@@ -129,6 +132,52 @@ func TestAWS(t *testing.T) {
 				c.checkSNAT(func(from site) addrs {
 					if way.rules == "" {
 						return from.at
+					}
+					return c.host.at
+				})
+			})
+		}
+	}
+}
+
+// TestAWSBranch: likewise with a pod that has a security group of its own, and so a card of its own without an address at the
+// node, in both modes of POD_SECURITY_GROUP_ENFORCING_MODE. A veth stands for the VLAN's device. In mode strict the node reaches the pod
+// by the network, so endpoints there do not see clients outside; behind kube-proxy neither.
+func TestAWSBranch(t *testing.T) {
+	t.Parallel()
+	const card, device, table = "vlan.eth.1", "eni4", "101"
+	for _, strict := range []bool{false, true} {
+		for name, flags := range map[string][]string{"sockets": nil, "packets": {"--socket-lb", "host-namespace-only", "--pod-devices", "eni*"}} {
+			t.Run(fmt.Sprintf("strict %t %s", strict, name), func(t *testing.T) {
+				t.Parallel()
+				tier.Variant(t, strict == (flags == nil))
+				c := newVPC(t, awsConnmarks[0].rules, awsBranch)
+				n, pod := c.nodes[0], &c.pods[2]
+				n.shell(t, awsReplies)
+				// Else the node takes what comes from the pod past the rules, and answers to itself do not come. AWS has the first.
+				n.SetSysctl("ipv4/tcp_early_demux", "0")
+				n.SetSysctl("ipv4/udp_early_demux", "0")
+				c.plug(n.Namespace, card, awsBranch[0].String())
+				n.shell(t, "ip route add 10.2.0.1 dev "+card+" scope link table 101; ip route add default via 10.2.0.1 dev "+card+" table 101")
+				if strict {
+					pod.beyond = true
+					c.addCloudPod(*pod, device, awsGateway)
+					n.shell(t, `
+						ip rule add lookup local priority 20
+						ip rule del lookup local priority 0
+						ip route del 10.2.0.33 dev eni4
+						ip route add 10.2.0.33 dev eni4 scope link table 101
+						ip rule add iif vlan.eth.1 lookup 101 priority 10
+						ip rule add iif eni4 lookup 101 priority 10`)
+				} else {
+					c.addAWSPod(*pod, device, table)
+				}
+				c.serve(flags...)
+				c.wantDevices([2]string{"eth0", "default route"}, [2]string{"eth1", "has address 10.2.0.21"})
+				c.check()
+				c.checkSNAT(func(from site) addrs {
+					if from.beyond {
+						return from.at // by its own card
 					}
 					return c.host.at
 				})

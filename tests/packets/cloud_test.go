@@ -39,6 +39,7 @@ func newCloud(t *testing.T) *cloud {
 	c := &cloud{t: t, fabric: lab.NewNamespace(t), client: lab.NewNamespace(t)}
 	withoutDAD(c.fabric, c.client)
 	forward(c.fabric)
+	c.fabric.SetSysctl("ipv4/conf/all/rp_filter", "0") // it has a check of its own
 	run(t, c.fabric, "nft", "table inet cards { counter foreign { }; chain forward { type filter hook forward priority filter; }; }")
 	c.fabric.AddDevice("client", c.client, uplink)
 	addAddrs(c.fabric, "client", parseAddrs("10.1.0.1", "fd01::1"))
@@ -57,7 +58,6 @@ func (c *cloud) plug(n *lab.Namespace, device string, own ...string) {
 	c.fabric.AddDevice(port, n, device)
 	for name, value := range map[string]string{
 		"ipv4/conf/" + port + "/proxy_arp": "1", "ipv4/neigh/" + port + "/proxy_delay": "0",
-		"ipv4/conf/" + port + "/rp_filter": "0",
 	} {
 		c.fabric.SetSysctl(name, value)
 	}
@@ -152,7 +152,12 @@ type site struct {
 	n    *lab.Namespace
 	at   addrs // an invalid one: it has none of the family
 	node int   // 0: outside
+	// beyond says of a pod of node 1 that the node reaches it by the network, as one of another node.
+	beyond bool
 }
+
+// far reports whether node 1 reaches the site by the network.
+func (s site) far() bool { return s.node != 1 || s.beyond }
 
 func (s site) server() string { return s.name }
 
@@ -248,13 +253,13 @@ func newCloudCluster(t *testing.T, families []string, far addrs, pods ...addrs) 
 		forward(c.nodes[i].Namespace)
 	}
 	for i, at := range pods {
-		c.pods = append(c.pods, site{fmt.Sprintf("pod-%d", i+1), c.nodes[0].NewBarePod(), known(at), 1})
+		c.pods = append(c.pods, site{fmt.Sprintf("pod-%d", i+1), c.nodes[0].NewBarePod(), known(at), 1, false})
 	}
-	c.far = site{"far-pod", c.nodes[1].NewBarePod(), known(far), 2}
-	c.host = site{"host", c.nodes[0].Namespace, known(nodeAddrs(1)), 1}
-	c.farHost = site{"far-host", c.nodes[1].Namespace, known(nodeAddrs(2)), 2}
-	c.outside = site{"outside", c.client, known(clientAddrs), 0}
-	c.peer = site{"peer", lab.NewNamespace(t), known(parseAddrs("10.2.0.99", "fd02::99")), 0}
+	c.far = site{"far-pod", c.nodes[1].NewBarePod(), known(far), 2, false}
+	c.host = site{"host", c.nodes[0].Namespace, known(nodeAddrs(1)), 1, false}
+	c.farHost = site{"far-host", c.nodes[1].Namespace, known(nodeAddrs(2)), 2, false}
+	c.outside = site{"outside", c.client, known(clientAddrs), 0, false}
+	c.peer = site{"peer", lab.NewNamespace(t), known(parseAddrs("10.2.0.99", "fd02::99")), 0, false}
 	withoutDAD(c.peer.n)
 	for _, s := range append(c.pods, c.far) {
 		withoutDAD(s.n)
@@ -380,11 +385,11 @@ func (c *cloudCluster) check() {
 			for _, network := range c.networks {
 				for _, from := range append(c.endpoints(), c.outside, c.peer) {
 					inside := from.node == 1
-					if !inside && policy == "Local" && e.node != 1 {
+					if !inside && policy == "Local" && e.far() {
 						continue // is dropped
 					}
 					want := from.at.of(network)
-					if e.node != 1 && !inside {
+					if e.far() && !inside {
 						want = c.host.at.of(network)
 					}
 					if from.name == c.host.name { // which has other addresses, too
