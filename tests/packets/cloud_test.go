@@ -375,34 +375,22 @@ func (c *cloudCluster) asked(from site, policy string) []string {
 	return []string{"NodePort", "external IP"}
 }
 
-// check asks for every Service of an endpoint from everywhere, and wants the endpoint to see the client, or the node in the
-// place of a client outside where it is elsewhere itself.
+// check asks for every Service of an endpoint from everywhere. The endpoint is to see a client of node 1 as if it had been asked
+// itself, one outside as it is, or by the node's address where the endpoint is elsewhere.
 func (c *cloudCluster) check() {
-	t := c.t
-	t.Helper()
+	c.t.Helper()
 	for i, e := range c.endpoints() {
 		for p, policy := range []string{"Cluster", "Local"} {
 			for _, network := range c.networks {
 				for _, from := range append(c.endpoints(), c.outside, c.peer) {
-					inside := from.node == 1
-					if !inside && policy == "Local" && e.far() {
+					if from.node != 1 && policy == "Local" && e.far() {
 						continue // is dropped
 					}
-					want := from.at.of(network)
-					if e.far() && !inside {
-						want = c.host.at.of(network)
-					}
-					if from.name == c.host.name { // which has other addresses, too
-						if got, err := askSoon(from.n, network, netip.AddrPortFrom(e.at.of(network), backendPort)); err != nil {
-							t.Errorf("%s from the node to %s itself: %v", network, e.name, err)
-						} else {
-							want = got.client.Addr()
-						}
-					}
+					want := c.seen(from, e, network)
 					for _, f := range c.asked(from, policy) {
 						got, err := askSoon(from.n, network, frontendOf(f, 2*i+1+p, network))
 						if err != nil || got.name != e.name || got.client.Addr() != want && from.name != e.name {
-							t.Errorf("%s from %s to the %s of %s with policy %s: reached %q, which sees %s, error %v; want %s to see %s",
+							c.t.Errorf("%s from %s to the %s of %s with policy %s: reached %q, which sees %s, error %v; want %s to see %s",
 								network, from.name, f, e.name, policy, got.name, got.client, err, e.name, want)
 						}
 					}
@@ -412,8 +400,24 @@ func (c *cloudCluster) check() {
 	}
 	c.checkRanges()
 	if n := c.foreign(); n > 0 {
-		t.Errorf("%d packets left by a card with an address that is not the card's", n)
+		c.t.Errorf("%d packets left by a card with an address that is not the card's", n)
 	}
+}
+
+// seen returns which address an endpoint is to see of a client that asks node 1 for a Service.
+func (c *cloudCluster) seen(from, e site, network string) netip.Addr {
+	c.t.Helper()
+	switch {
+	case from.node == 1:
+		got, err := askSoon(from.n, network, netip.AddrPortFrom(e.at.of(network), backendPort))
+		if err != nil {
+			c.t.Errorf("%s from %s to %s itself: %v", network, from.name, e.name, err)
+		}
+		return got.client.Addr()
+	case e.far():
+		return c.host.at.of(network)
+	}
+	return from.at.of(network)
 }
 
 // checkRanges: clients outside of the given ranges do not reach the load-balancer IP.
@@ -438,26 +442,21 @@ func (c *cloudCluster) checkRanges() {
 	}
 }
 
-// checkSNAT asks machines that are not of the cluster, by their own addresses and as endpoints of a Service: in the cloud's
-// network they see the client itself, elsewhere whom sees returns.
+// checkSNAT asks machines that are not of the cluster, by their own addresses and as endpoints of a Service, which are to
+// see the same: elsewhere whom sees returns.
 func (c *cloudCluster) checkSNAT(sees func(from site) addrs) {
 	t := c.t
 	t.Helper()
 	for _, network := range c.networks {
 		for _, from := range append(c.pods, c.host) {
-			for _, to := range []struct {
-				site
-				service int
-				want    netip.Addr
-			}{
-				{c.outside, cloudOutside, sees(from).of(network)},
-				{c.peer, cloudPeer, from.at.of(network)},
-			} {
-				for _, at := range []netip.AddrPort{netip.AddrPortFrom(to.at.of(network), backendPort), frontendOf("ClusterIP", to.service, network)} {
-					got, err := askSoon(from.n, network, at)
-					if err != nil || got.name != to.name || got.client.Addr() != to.want {
-						t.Errorf("%s from %s to %s: %q sees %s, error %v; want %s to see %s", network, from.name, at, got.name, got.client, err, to.name, to.want)
-					}
+			for service, to := range map[int]site{cloudOutside: c.outside, cloudPeer: c.peer} {
+				want := c.seen(from, to, network)
+				if to.name == c.outside.name && want != sees(from).of(network) {
+					t.Errorf("%s from %s to %s itself: it sees %s, want %s", network, from.name, to.name, want, sees(from).of(network))
+				}
+				got, err := askSoon(from.n, network, frontendOf("ClusterIP", service, network))
+				if err != nil || got.name != to.name || got.client.Addr() != want {
+					t.Errorf("%s from %s to the Service of %s: %q sees %s, error %v; want %s", network, from.name, to.name, got.name, got.client, err, want)
 				}
 			}
 		}
