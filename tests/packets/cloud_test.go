@@ -28,6 +28,7 @@ type cloud struct {
 	t              *testing.T
 	fabric, client *lab.Namespace
 	cards          int
+	portOf         map[*lab.Namespace]string // of the last card
 }
 
 // The gateway of each card; AWS has that of IPv6 in each subnet.
@@ -36,7 +37,7 @@ var fabricAddrs = parseAddrs("10.2.0.1", "fe80:ec2::1")
 func newCloud(t *testing.T) *cloud {
 	t.Helper()
 	lab.Need(t, "nft", "iptables-nft")
-	c := &cloud{t: t, fabric: lab.NewNamespace(t), client: lab.NewNamespace(t)}
+	c := &cloud{t: t, fabric: lab.NewNamespace(t), client: lab.NewNamespace(t), portOf: make(map[*lab.Namespace]string)}
 	withoutDAD(c.fabric, c.client)
 	forward(c.fabric)
 	c.fabric.SetSysctl("ipv4/conf/all/rp_filter", "0") // it has a check of its own
@@ -56,6 +57,7 @@ func (c *cloud) plug(n *lab.Namespace, device string, own ...string) {
 	c.cards++
 	port := fmt.Sprintf("card%d", c.cards)
 	c.fabric.AddDevice(port, n, device)
+	c.portOf[n] = port
 	for name, value := range map[string]string{
 		"ipv4/conf/" + port + "/proxy_arp": "1", "ipv4/neigh/" + port + "/proxy_delay": "0",
 	} {
