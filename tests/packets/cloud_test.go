@@ -156,6 +156,9 @@ type site struct {
 	node int   // 0: outside
 	// beyond says of a pod of node 1 that the node reaches it by the network, as one of another node.
 	beyond bool
+	// shared says that the node's device to the pod leads to pods of other nodes, too: clients outside reach it
+	// with another address than their own, unless the policy is to show them.
+	shared bool
 }
 
 // far reports whether node 1 reaches the site by the network.
@@ -230,6 +233,8 @@ type cloudCluster struct {
 	host, farHost site
 	peer, outside site // in the cloud's network, and elsewhere
 	networks      []string
+	podSNAT       addrs // where packets of node 1 to pods of others come from, unless it is the node's own address
+	farClient     addrs // where packets of the pod of node 2 to node 1 come from, unless it is the pod's address
 }
 
 // newCloudCluster makes the nodes, and pods with these addresses, without a network card and a network of pods. Of other
@@ -255,13 +260,13 @@ func newCloudCluster(t *testing.T, families []string, far addrs, pods ...addrs) 
 		forward(c.nodes[i].Namespace)
 	}
 	for i, at := range pods {
-		c.pods = append(c.pods, site{fmt.Sprintf("pod-%d", i+1), c.nodes[0].NewBarePod(), known(at), 1, false})
+		c.pods = append(c.pods, site{fmt.Sprintf("pod-%d", i+1), c.nodes[0].NewBarePod(), known(at), 1, false, false})
 	}
-	c.far = site{"far-pod", c.nodes[1].NewBarePod(), known(far), 2, false}
-	c.host = site{"host", c.nodes[0].Namespace, known(nodeAddrs(1)), 1, false}
-	c.farHost = site{"far-host", c.nodes[1].Namespace, known(nodeAddrs(2)), 2, false}
-	c.outside = site{"outside", c.client, known(clientAddrs), 0, false}
-	c.peer = site{"peer", lab.NewNamespace(t), known(parseAddrs("10.2.0.99", "fd02::99")), 0, false}
+	c.far = site{"far-pod", c.nodes[1].NewBarePod(), known(far), 2, false, false}
+	c.host = site{"host", c.nodes[0].Namespace, known(nodeAddrs(1)), 1, false, false}
+	c.farHost = site{"far-host", c.nodes[1].Namespace, known(nodeAddrs(2)), 2, false, false}
+	c.outside = site{"outside", c.client, known(clientAddrs), 0, false, false}
+	c.peer = site{"peer", lab.NewNamespace(t), known(parseAddrs("10.2.0.99", "fd02::99")), 0, false, false}
 	withoutDAD(c.peer.n)
 	for _, s := range append(c.pods, c.far) {
 		withoutDAD(s.n)
@@ -388,7 +393,7 @@ func (c *cloudCluster) check() {
 					if from.node != 1 && policy == "Local" && e.far() {
 						continue // is dropped
 					}
-					want := c.seen(from, e, network)
+					want := c.seen(from, e, network, policy)
 					for _, f := range c.asked(from, policy) {
 						got, err := askSoon(from.n, network, frontendOf(f, 2*i+1+p, network))
 						if err != nil || got.name != e.name || got.client.Addr() != want && from.name != e.name {
@@ -407,7 +412,7 @@ func (c *cloudCluster) check() {
 }
 
 // seen returns which address an endpoint is to see of a client that asks node 1 for a Service.
-func (c *cloudCluster) seen(from, e site, network string) netip.Addr {
+func (c *cloudCluster) seen(from, e site, network, policy string) netip.Addr {
 	c.t.Helper()
 	switch {
 	case from.node == 1:
@@ -416,8 +421,12 @@ func (c *cloudCluster) seen(from, e site, network string) netip.Addr {
 			c.t.Errorf("%s from %s to %s itself: %v", network, from.name, e.name, err)
 		}
 		return got.client.Addr()
+	case (e.far() || e.shared && policy == "Cluster") && e.n != c.farHost.n && c.podSNAT.of(network).IsValid():
+		return c.podSNAT.of(network)
 	case e.far():
 		return c.host.at.of(network)
+	case from.n == c.far.n && c.farClient.of(network).IsValid():
+		return c.farClient.of(network)
 	}
 	return from.at.of(network)
 }
@@ -428,7 +437,7 @@ func (c *cloudCluster) checkRanges() {
 	t.Helper()
 	for _, network := range c.networks {
 		to := frontendOf("load balancer", cloudRanges, network)
-		if got, err := askSoon(c.outside.n, network, to); err != nil || got.client.Addr() != c.outside.at.of(network) {
+		if got, err := askSoon(c.outside.n, network, to); err != nil || !c.pods[0].shared && got.client.Addr() != c.outside.at.of(network) {
 			t.Errorf("%s from a source range: %v, %v", network, got, err)
 		}
 		s := c.peer.n.Socket(network)
@@ -452,7 +461,7 @@ func (c *cloudCluster) checkSNAT(sees func(from site) addrs) {
 	for _, network := range c.networks {
 		for _, from := range append(c.pods, c.host) {
 			for service, to := range map[int]site{cloudOutside: c.outside, cloudPeer: c.peer} {
-				want := c.seen(from, to, network)
+				want := c.seen(from, to, network, "Cluster")
 				if to.name == c.outside.name && want != sees(from).of(network) {
 					t.Errorf("%s from %s to %s itself: it sees %s, want %s", network, from.name, to.name, want, sees(from).of(network))
 				}

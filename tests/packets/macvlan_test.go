@@ -87,7 +87,7 @@ func TestMacvlan(t *testing.T) {
 						}
 						for _, f := range kinds {
 							got, err := askSoon(from.n, network, frontendOf(f, 2*i+1, network))
-							if want := c.seen(from, e, network); err != nil || got.name != e.name || got.client.Addr() != want {
+							if want := c.seen(from, e, network, "Cluster"); err != nil || got.name != e.name || got.client.Addr() != want {
 								t.Errorf("%s from %s to the %s of %s: reached %q, which sees %s, error %v, want %s", network, from.name, f, e.name, got.name, got.client, err, want)
 							}
 						}
