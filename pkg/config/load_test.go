@@ -447,3 +447,9 @@ func TestChangedFile(t *testing.T) {
 		t.Errorf("%q have changed, want none", got)
 	}
 }
+
+// TestMappedCIDR: IPv4 that is written as IPv6 is IPv4.
+func TestMappedCIDR(t *testing.T) {
+	s := mustSettings(t, "--cluster-cidr", "::ffff:10.244.0.0/112,fd00::/56")
+	equal(t, "PodRanges", s.PodRanges, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00::/56")})
+}

@@ -138,7 +138,7 @@ func (s *Settings) setPods(kubeProxy *field.Path) field.ErrorList {
 	return errs
 }
 
-// parsePrefixes parses CIDRs; bits beyond the prefix are cleared.
+// parsePrefixes parses CIDRs; bits beyond the prefix are cleared, and IPv4 written as IPv6 (::ffff:10.0.0.0/112) is IPv4.
 func parsePrefixes(list []string, path *field.Path, to *[]netip.Prefix) field.ErrorList {
 	var errs field.ErrorList
 	for i, s := range list {
@@ -146,6 +146,9 @@ func parsePrefixes(list []string, path *field.Path, to *[]netip.Prefix) field.Er
 		if err != nil {
 			errs = append(errs, field.Invalid(path.Index(i), s, "must be a CIDR, such as 10.0.0.0/16 or fd00::/64"))
 			continue
+		}
+		if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
+			p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
 		}
 		*to = append(*to, p.Masked())
 	}
