@@ -11,6 +11,7 @@
 /* For the headers that do not mind which kind of program includes them. */
 #define BL_CONTEXT __sk_buff
 #define bl_context_ct_lookup bpf_skb_ct_lookup
+#define bl_context_mark(context) ((context)->mark)
 #define BL_ANSWERS true
 #define BL_EVENT_HOOK BL_EVENT_AT_TC
 #define BL_SYN_FIRST false

@@ -13,6 +13,7 @@
 /* For the headers that do not mind which kind of program includes them. */
 #define BL_CONTEXT xdp_md
 #define bl_context_ct_lookup bpf_xdp_ct_lookup
+#define bl_context_mark(context) 0
 #define BL_ANSWERS false
 #define BL_EVENT_HOOK BL_EVENT_AT_XDP
 /* Nobody has seen the packet before. */

@@ -212,3 +212,18 @@ func TestAWSIPv6(t *testing.T) {
 		})
 	}
 }
+
+// TestAWSAlone: without a rule of the administrator's, and the second card served, what the pods behind that answer to clients of
+// Services leaves by the route for the Service's address.
+func TestAWSAlone(t *testing.T) {
+	t.Parallel()
+	for name, flags := range map[string][]string{"sockets": nil, "packets": {"--socket-lb", "host-namespace-only", "--pod-devices", "eni*"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newVPC(t, awsConnmarks[0].rules)
+			c.serve(flags...)
+			c.check()
+			c.checkSNAT(func(site) addrs { return c.host.at })
+		})
+	}
+}

@@ -11,7 +11,7 @@
  *   rewrite, send                the program that includes this file
  *
  * That program defines BL_CONTEXT, the type of its context; bl_context_ct_lookup, its lookup of
- * connection tracking; BL_ANSWERS, whether it answers a refused packet; BL_SYN_FIRST, whether
+ * connection tracking; bl_context_mark, the mark of the packet; BL_ANSWERS, whether it answers a refused packet; BL_SYN_FIRST, whether
  * it takes a SYN for the first packet of a flow before it looks one up; BL_KEEPS_FORMER, whether
  * it leaves the former flow table and bl_overflow as they are; and BL_EVENT_HOOK, see monitor_flow.h.
  */
@@ -928,13 +928,37 @@ __noinline bool bl_flow_clashes(struct BL_CONTEXT *context, const struct bl_pack
 	return true;
 }
 
+/*
+ * The device, as of bl_flow_reply_device, of a reply that the stack has led to another device than the client's packets
+ * come in by: by the backend's address. The rules of routing may have another route for the Service's, as where
+ * each address may leave by its own network card alone. What has a mark goes where that has led it.
+ */
+static __noinline __u32 bl_flow_reply_route(struct BL_CONTEXT *context,
+					    const struct bl_packet *packet,
+					    const struct bl_flow_reply *reply)
+{
+	__u32 ifindex;
+
+	if (bl_context_mark(context))
+		return 0;
+	ifindex = bl_route(context, packet->ifindex, &reply->service, &reply->client, packet->ipv4);
+	return ifindex && ifindex != packet->ifindex ? bl_device_of(ifindex) : 0;
+}
+
 /* Index in bl_device of the device by which a reply leaves; 0 is the host's stack. */
-static __always_inline __u32 bl_flow_reply_device(const struct bl_flow_reply *reply,
+static __always_inline __u32 bl_flow_reply_device(struct BL_CONTEXT *context,
+						  const struct bl_packet *packet,
+						  const struct bl_flow_reply *reply,
 						  enum bl_hook hook)
 {
-	if (hook == BL_HOOK_EGRESS && reply->device != BL_DEVICE_HAIRPIN)
+	__u32 device = bl_flow_device((const struct bl_flow_entry *)reply);
+
+	if (hook != BL_HOOK_EGRESS || device == BL_DEVICE_HAIRPIN)
+		return device;
+	if (!device || device == BL_DEVICE_ROUTED || reply->bits & BL_FLOW_SNAT ||
+	    device == bl_device_of(packet->ifindex))
 		return 0;
-	return bl_flow_device((const struct bl_flow_entry *)reply);
+	return bl_flow_reply_route(context, packet, reply);
 }
 
 /* A backend's packet of a known flow that is translated at this hook. */
@@ -968,7 +992,7 @@ static __always_inline enum bl_verdict bl_flow_reply(struct BL_CONTEXT *context,
 	path->to.dst = reply->client;
 	path->to.src_port = reply->service_port;
 	path->to.dst_port = reply->client_port;
-	path->device = bl_flow_reply_device(reply, hook);
+	path->device = bl_flow_reply_device(context, packet, reply, hook);
 	path->back = hook == BL_HOOK_POD_INGRESS && reply->device != BL_DEVICE_MASQUERADE;
 	path->reply = true;
 	path->clamp = bl_tunnel_clamp && reply->bits & BL_FLOW_TUNNEL &&
