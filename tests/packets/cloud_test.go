@@ -164,11 +164,6 @@ type site struct {
 // far reports whether node 1 reaches the site by the network.
 func (s site) far() bool { return s.node != 1 || s.beyond }
 
-func (s site) server() string { return s.name }
-
-// has reports whether the site has an address of the network's family.
-func (s site) has(network string) bool { return s.at.of(network).IsValid() }
-
 // serveSites starts a server at each site.
 func serveSites(t *testing.T, sites ...site) {
 	t.Helper()
