@@ -161,17 +161,26 @@ func (b *Browser) Window(width, height int, scheme string) {
 func (b *Browser) Open(url string) {
 	b.t.Helper()
 	b.call("Page.navigate", map[string]any{"url": url})
-	b.Until("the page is loaded", "document.readyState === 'complete'")
+	// The page before may be asked still, which is loaded as well.
+	loaded := fmt.Sprintf("document.readyState === 'complete' && location.href.split('#')[0] === new URL(%q).href.split('#')[0]", url)
+	wait.Until(b.t, "the page is loaded", func() bool { return b.evaluate(loaded, false) == "true" })
 }
 
-// Eval returns what an expression is in the page, as text.
+// Eval returns what an expression is in the page, or what its promise comes to, as text.
 func (b *Browser) Eval(expression string) string {
+	b.t.Helper()
+	return b.evaluate(expression, true)
+}
+
+// evaluate is Eval. A promise is not to be awaited while the page may change: of one that goes with its page nothing is
+// heard any more.
+func (b *Browser) evaluate(expression string, await bool) string {
 	b.t.Helper()
 	var answer struct {
 		Result           struct{ Value any }
 		ExceptionDetails json.RawMessage
 	}
-	b.into(&answer, "Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true})
+	b.into(&answer, "Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": await})
 	if answer.ExceptionDetails != nil {
 		b.t.Fatalf("%s: %s", expression, answer.ExceptionDetails)
 	}
