@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
@@ -34,7 +34,7 @@ func measureFlood(ctx context.Context, box *sandbox) ([]samples, error) {
 	}
 	l := &listeners{maps: b.maps}
 	runs, err := measureFamilies(func(s samples, family model.Family) error {
-		packet := shortUDP(send.mac, outsider(family), netip.AddrPortFrom(b.node[family], localNodePort))
+		packet := datagram(send.mac, outsider(family), netip.AddrPortFrom(b.node[family], localNodePort))
 		return errors.Join(l.flood(ctx, s, send, packet, family), l.counts(s, send, packet, family))
 	})
 	return runs, errors.Join(err, l.listen(nobody))
@@ -43,8 +43,7 @@ func measureFlood(ctx context.Context, box *sandbox) ([]samples, error) {
 // flood sends frames to a device of this namespace, by the other end of its wire.
 type flood struct {
 	sender
-	wire int
-	mac  []byte
+	mac net.HardwareAddr
 }
 
 // newFlood makes a program run on what the uplink receives.
@@ -57,8 +56,7 @@ func newFlood(ingress *ebpf.Program) (*flood, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &flood{wire: wire.Attrs().Index, mac: uplink.Attrs().HardwareAddr}
-	f.ifindex = wire.Attrs().Index
+	f := &flood{sender{ifindex: wire.Attrs().Index}, uplink.Attrs().HardwareAddr}
 	if err := loadXdpObjects(&f.xdpObjects, nil); err != nil {
 		return nil, fmt.Errorf("load the programs to send with: %w", err)
 	}
@@ -70,25 +68,9 @@ func newFlood(ingress *ebpf.Program) (*flood, error) {
 	return f, setGRO(uplink.Attrs().Name)
 }
 
-// shortUDP returns a frame of [datagramSize].
-func shortUDP(mac []byte, from, to netip.AddrPort) frame {
-	f := newUDP(from, to)[:datagramSize]
-	copy(f, mac)
-	ip, udp := f[ethernetSize:], f[f.transport():]
-	if f.ipv4() {
-		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
-		binary.BigEndian.PutUint16(ip[10:], 0)
-		binary.BigEndian.PutUint16(ip[10:], checksum(ip[:ipv4Size]))
-	} else {
-		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-ipv6Size))
-	}
-	binary.BigEndian.PutUint16(udp[4:], uint16(len(udp)))
-	return f
-}
-
 // flood measures the thread's CPU time, sending included in all.
 func (l *listeners) flood(ctx context.Context, s samples, send *flood, packet frame, family model.Family) error {
-	list := append(l.contestants(func() (float64, error) { return send.cost(send.wire, packet) }),
+	list := append(l.contestants(func() (float64, error) { return send.cost(send.ifindex, packet) }),
 		contestant{"sender", func() (float64, error) { return send.cost(0, packet) }})
 	return interleave(ctx, floodRounds, list, func(m measured) {
 		alone := m[nobody] - m["sender"]
@@ -110,7 +92,7 @@ func (l *listeners) counts(s samples, send *flood, packet frame, family model.Fa
 		return err
 	}
 	for range floodCounted {
-		if _, err := send.cost(send.wire, packet); err != nil {
+		if _, err := send.cost(send.ifindex, packet); err != nil {
 			return err
 		}
 	}

@@ -59,7 +59,9 @@ func (l *lan) measureForwarding(ctx context.Context, s samples) error {
 	if err != nil {
 		return err
 	}
-	list := []contestant{{"sender", func() (float64, error) { return sender.time(0, datagram(l.nodes[0].mac, lanFar.Addr(), 1)) }}}
+	client := netip.AddrPortFrom(lanClient.Addr(), firstPort)
+	none := datagram(l.nodes[0].mac, client, netip.AddrPortFrom(lanFar.Addr(), 1))
+	list := []contestant{{"sender", func() (float64, error) { return sender.time(0, none) }}}
 	for i, name := range forwarders {
 		to, port := lanNode(i).Addr(), datagrams.nodePort
 		if name == plain {
@@ -69,7 +71,7 @@ func (l *lan) measureForwarding(ctx context.Context, s samples) error {
 		if err != nil {
 			return err
 		}
-		packet := datagram(l.nodes[i].mac, to, port)
+		packet := datagram(l.nodes[i].mac, client, netip.AddrPortFrom(to, port))
 		if err := sender.await(ctx, wire.Attrs().Index, packet); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -141,17 +143,18 @@ func setGRO(device string) error {
 	return nil
 }
 
-// datagram returns a frame of 64 bytes from the client to a node, without a UDP
-// checksum.
-func datagram(node net.HardwareAddr, to netip.Addr, port uint16) frame {
-	f := newUDP(netip.AddrPortFrom(lanClient.Addr(), firstPort), netip.AddrPortFrom(to, port))
-	f = f[:datagramSize]
-	copy(f, node)
-	ip := f[ethernetSize:]
-	udp := f[f.transport():]
-	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
-	binary.BigEndian.PutUint16(ip[10:], 0)
-	binary.BigEndian.PutUint16(ip[10:], checksum(ip[:ipv4Size]))
+// datagram returns a frame of [datagramSize], without a UDP checksum.
+func datagram(mac net.HardwareAddr, from, to netip.AddrPort) frame {
+	f := newUDP(from, to)[:datagramSize]
+	copy(f, mac)
+	ip, udp := f[ethernetSize:], f[f.transport():]
+	if f.ipv4() {
+		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
+		binary.BigEndian.PutUint16(ip[10:], 0)
+		binary.BigEndian.PutUint16(ip[10:], checksum(ip[:ipv4Size]))
+	} else {
+		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-ipv6Size))
+	}
 	binary.BigEndian.PutUint16(udp[4:], uint16(len(udp)))
 	binary.BigEndian.PutUint16(udp[6:], 0)
 	return f

@@ -11,9 +11,10 @@
  *   rewrite, send                the program that includes this file
  *
  * That program defines BL_CONTEXT, the type of its context; bl_context_ct_lookup, its lookup of
- * connection tracking; bl_context_mark, the mark of the packet; BL_ANSWERS, whether it answers a refused packet; BL_SYN_FIRST, whether
- * it takes a SYN for the first packet of a flow before it looks one up; BL_KEEPS_FORMER, whether
- * it leaves the former flow table and bl_overflow as they are; and BL_EVENT_HOOK, see monitor_flow.h.
+ * connection tracking; bl_context_mark, the mark of the packet; BL_ANSWERS, whether it answers a
+ * refused packet; BL_SYN_FIRST, whether it takes a SYN for the first packet of a flow before it looks
+ * one up; BL_KEEPS_FORMER, whether it leaves the former flow table and bl_overflow as they are; and
+ * BL_EVENT_HOOK, see monitor_flow.h.
  */
 #pragma once
 
@@ -929,9 +930,10 @@ __noinline bool bl_flow_clashes(struct BL_CONTEXT *context, const struct bl_pack
 }
 
 /*
- * The device, as of bl_flow_reply_device, of a reply that the stack has led to another device than the client's packets
- * come in by: by the backend's address. The rules of routing may have another route for the Service's, as where
- * each address may leave by its own network card alone. What has a mark goes where that has led it.
+ * The device, as of bl_flow_reply_device, of a reply that the stack has led to another device than
+ * the client's packets come in by: by the backend's address. The rules of routing may have another
+ * route for the Service's, as where each address may leave by its own network card alone. What has a
+ * mark goes where that has led it.
  */
 static __noinline __u32 bl_flow_reply_route(struct BL_CONTEXT *context,
 					    const struct bl_packet *packet,
