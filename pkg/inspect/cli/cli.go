@@ -75,15 +75,20 @@ func (c *command) execute(ctx context.Context, root *cobra.Command, args []strin
 }
 
 // untilSignal returns a context that ends with ctx, with a signal to end, or when nobody reads the output any more. A
-// second signal kills, for who reads the output may stall.
+// second signal to end kills, for who reads the output may stall.
 func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
-	signals := []os.Signal{os.Interrupt, unix.SIGTERM, unix.SIGPIPE}
+	// Caught to the end: a write to a broken pipe kills when nobody catches it by the time that the write returns.
+	ctx, stopPipe := signal.NotifyContext(ctx, unix.SIGPIPE)
+	signals := []os.Signal{os.Interrupt, unix.SIGTERM}
 	if !signal.Ignored(unix.SIGHUP) { // by nohup
 		signals = append(signals, unix.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(ctx, signals...)
 	context.AfterFunc(ctx, stop)
-	return ctx, stop
+	return ctx, func() {
+		stop()
+		stopPipe()
+	}
 }
 
 // usageError is a command line that is wrong.
