@@ -127,7 +127,8 @@ func (m *machine) forwarding() error {
 		}
 		all, allSysctl := netns.OfDevice(f.name, "all", "forwarding")
 		byDefault, found, err := netns.Setting(all)
-		errs = append(errs, err)
+		lo, _, loErr := netns.Setting(f.name + "/conf/lo/forwarding")
+		errs = append(errs, err, loErr)
 		off, told := found && byDefault == 0, false
 		for i := range m.devices {
 			d := &m.devices[i]
@@ -137,7 +138,11 @@ func (m *machine) forwarding() error {
 			name, sysctl := netns.OfDevice(f.name, d.Name, "forwarding")
 			value, found, err := netns.Setting(name)
 			errs = append(errs, err)
-			if !found || value != 0 && !(f.byAll && off && !netns.ForcesForwarding(d.Name)) {
+			forwards := value != 0
+			if f.byAll {
+				forwards = (forwards || lo != 0) && (!off || netns.ForcesForwarding(d.Name))
+			}
+			if !found || forwards {
 				continue
 			}
 			if !off {

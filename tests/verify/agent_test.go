@@ -87,16 +87,16 @@ func TestMachineFollowed(t *testing.T) {
 	n.AddAddr("side", "198.51.100.1/24")
 	n.SetSysctl("ipv4/conf/side/rp_filter", "1")
 	n.SetSysctl("ipv4/conf/uplink/forwarding", "0")
-	n.SetSysctl("ipv6/conf/uplink/forwarding", "0")
+	n.SetSysctl("ipv6/conf/all/forwarding", "0")
 	remove := n.leaveTable(t)
 	n.wantOfMachine(t, map[string]int{"rp-filter": 1, "forwarding": 2, "kube-proxy": 1, "config-file": 1})
 	if log := n.Standalone.Output(); !contains(log, `kind="rp-filter" what="rp_filter of device side`, file+" is not what", "net.ipv4.conf.uplink.forwarding is 0",
-		"net.ipv6.conf.uplink.forwarding is 0", "table ip kube-proxy", `why="`, `fix="`) {
+		"net.ipv6.conf.all.forwarding is 0", "table ip kube-proxy", `why="`, `fix="`) {
 		t.Errorf("the log does not tell all:\n%s", log)
 	}
 	n.SetSysctl("ipv4/conf/side/rp_filter", "2")
 	n.SetSysctl("ipv4/conf/uplink/forwarding", "1")
-	n.SetSysctl("ipv6/conf/uplink/forwarding", "1")
+	n.SetSysctl("ipv6/conf/all/forwarding", "1")
 	remove()
 	check(t, os.WriteFile(file, []byte(config), 0o600))
 	n.wantOfMachine(t, nil)

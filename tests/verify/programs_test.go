@@ -267,7 +267,6 @@ func TestMachine(t *testing.T) {
 		setting    [3]string
 	}{
 		{"forwarding of IPv4", "forwarding", []string{"net.ipv4.conf.uplink.forwarding is 0"}, [3]string{"ipv4/conf/uplink/forwarding", "0", "1"}},
-		{"forwarding of IPv6", "forwarding", []string{"net.ipv6.conf.uplink.forwarding is 0"}, [3]string{"ipv6/conf/uplink/forwarding", "0", "1"}},
 		{"forwarding of all devices of IPv6", "forwarding", []string{"net.ipv6.conf.all.forwarding is 0"}, [3]string{"ipv6/conf/all/forwarding", "0", "1"}},
 		{"port range", "port-range", []string{"20000 to 30000"}, [3]string{"ipv4/ip_local_port_range", "20000 30000", "32768 60999"}},
 		{"reserved ports", "port-reserved", []string{"ip_local_reserved_ports"}, [3]string{"ipv4/ip_local_reserved_ports", "5000", "\n"}},
@@ -281,10 +280,9 @@ func TestMachine(t *testing.T) {
 		})
 	}
 	t.Run("forwarding, mended as it says", func(t *testing.T) {
-		for _, family := range []string{"ipv4", "ipv6"} {
-			n.SetSysctl(family+"/conf/all/forwarding", "1")
-			n.SetSysctl(family+"/conf/uplink/forwarding", "0")
-		}
+		n.SetSysctl("ipv4/conf/all/forwarding", "1")
+		n.SetSysctl("ipv4/conf/uplink/forwarding", "0")
+		n.SetSysctl("ipv6/conf/all/forwarding", "0")
 		for _, f := range n.check(t, 0).Findings {
 			commands := sysctlCommand.FindAllStringSubmatch(f.Fix, -1)
 			if len(commands) != 2 {
@@ -297,16 +295,25 @@ func TestMachine(t *testing.T) {
 		}
 		n.wantNothing(t, "once it is mended")
 	})
+	t.Run("forwarding of IPv6, of devices", func(t *testing.T) {
+		n.SetSysctl("ipv6/conf/uplink/forwarding", "0")
+		n.wantNothing(t, "while lo has what all have")
+		n.SetSysctl("ipv6/conf/lo/forwarding", "0")
+		n.want(t, "forwarding", "net.ipv6.conf.uplink.forwarding is 0")
+		n.SetSysctl("ipv6/conf/uplink/forwarding", "1")
+		n.wantNothing(t, "once the device has it")
+		n.SetSysctl("ipv6/conf/lo/forwarding", "1")
+	})
 	t.Run("forwarding of a family without Services", func(t *testing.T) {
 		ranges := servicetest.Open(t, m)
 		check(t, ranges.DeleteServiceCIDR(prefix("fd96::/112")))
-		n.SetSysctl("ipv6/conf/uplink/forwarding", "0")
+		n.SetSysctl("ipv6/conf/all/forwarding", "0")
 		for _, f := range n.check(t, 0).Findings {
 			if f.Kind == "forwarding" {
 				t.Errorf("found without IPv6 Services: %s", f.What)
 			}
 		}
-		n.SetSysctl("ipv6/conf/uplink/forwarding", "1")
+		n.SetSysctl("ipv6/conf/all/forwarding", "1")
 		check(t, ranges.PutServiceCIDR(prefix("fd96::/112")))
 		n.wantNothing(t, "once they are back")
 	})

@@ -126,6 +126,14 @@ static __always_inline bool bl_fib(struct BL_CONTEXT *context, struct bpf_fib_lo
 	if (bl_addr_is_ipv6_link_local(src))
 		__builtin_memset(fib->ipv6_src, 0, sizeof(fib->ipv6_src));
 	ret = bpf_fib_lookup(context, fib, sizeof(*fib), 0);
+	/*
+	 * The kernel forwards IPv6 packets where the setting of all devices says so. The helper asks
+	 * that of the device, which systemd-networkd has at 0 by itself; lo has what all have.
+	 */
+	if (!ipv4 && ret == BPF_FIB_LKUP_RET_FWD_DISABLED) {
+		fib->ifindex = 1; /* LOOPBACK_IFINDEX */
+		ret = bpf_fib_lookup(context, fib, sizeof(*fib), 0);
+	}
 	return ret == BPF_FIB_LKUP_RET_SUCCESS || ret == BPF_FIB_LKUP_RET_NO_NEIGH ||
 	       ret == BPF_FIB_LKUP_RET_FRAG_NEEDED;
 }
