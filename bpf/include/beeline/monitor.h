@@ -185,6 +185,9 @@ __noinline bool bl_monitor_admit_at(__u32 what, __u32 hash, __u32 service,
 	       bl_monitor_limit(monitor, place, bl_monitor_asked() >> BL_MONITOR_LIMIT_SHIFT);
 }
 
+/* Keys of bl_monitor_cpu, for who has no room for one on its stack. */
+static const volatile __u32 bl_monitor_places[BL_MONITORS] = {0, 1, 2, 3};
+
 /* Count @what, an event by BL_EVENT, as left out for the listener at @place if it wants that. */
 static __always_inline void bl_monitor_leave_out(__u32 place, __u32 what)
 {
@@ -193,34 +196,37 @@ static __always_inline void bl_monitor_leave_out(__u32 place, __u32 what)
 
 	if (!bl_monitor_taken(place) || !(kinds >> (what >> 16 & 31) & 1))
 		return;
-	count = bpf_map_lookup_elem(&bl_monitor_cpu, &place);
+	count = bpf_map_lookup_elem(&bl_monitor_cpu, (const void *)&bl_monitor_places[place]);
 	if (count)
 		count->left_out++;
 }
 
+/* Forget listeners that have gone without a word; whether one is left. Not inline: few events ask. */
+__noinline bool bl_monitor_left(__u32 now)
+{
+	for (__u32 place = 0; place < BL_MONITORS; place++)
+		bl_monitor_forget(place, now);
+	return bl_value(bl_monitor)->listening;
+}
+
 /*
  * Whether nobody is to be told @what, an event by BL_EVENT: asked once before bl_monitor_admit. It is counted
- * as left out when all who listen have had as much as they may. Not inline: its stack is not that of
- * bl_monitor_admit_at's callers.
+ * as left out when all who listen have had as much as they may.
  */
-__noinline bool bl_monitor_full(__u32 what)
+static __always_inline bool bl_monitor_full(__u32 what)
 {
 	struct bl_monitor_entry *monitor = bl_value(bl_monitor);
 	__u32 now = bl_monitor_now();
 	__u64 full = monitor->full;
 
 	_Static_assert(BL_MONITORS == 4, "listeners");
-	if (full >> 32 == now >> BL_MONITOR_LIMIT_SHIFT &&
-	    !(monitor->listening & ~(__u64)(__u32)full)) {
-		bl_monitor_leave_out(0, what);
-		bl_monitor_leave_out(1, what);
-		bl_monitor_leave_out(2, what);
-		bl_monitor_leave_out(3, what);
-		return true;
-	}
-	for (__u32 place = 0; place < BL_MONITORS; place++)
-		bl_monitor_forget(place, now);
-	return !monitor->listening;
+	if (full >> 32 != now >> BL_MONITOR_LIMIT_SHIFT || monitor->listening & ~(__u64)(__u32)full)
+		return !bl_monitor_left(now);
+	bl_monitor_leave_out(0, what);
+	bl_monitor_leave_out(1, what);
+	bl_monitor_leave_out(2, what);
+	bl_monitor_leave_out(3, what);
+	return true;
 }
 
 /*

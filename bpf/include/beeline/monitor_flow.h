@@ -9,14 +9,12 @@
 #include <beeline/monitor.h>
 #include <beeline/packet.h>
 
-/* bl_monitor_admit for an event of a client that sends packets of @key. */
+/* bl_monitor_admit for an event of a client that sends packets of @key; bl_monitor_full comes before. */
 static __always_inline __u32 bl_monitor_admit_flow(__u32 what, const struct bl_flow_key *key,
 						   __u32 service, const union bl_addr *backend)
 {
 	__u64 ports = (__u64)key->src_port << 24 | (__u64)key->dst_port << 8 | key->proto;
 
-	if (bl_monitor_full(what))
-		return 0;
 	return bl_monitor_admit(
 		what, bl_hash_final(bl_hash_addr(bl_hash_addr(ports, &key->src), &key->dst)),
 		service, &key->src, backend);
@@ -75,7 +73,8 @@ static __always_inline void bl_event_flow(const struct bl_flow_key *key,
 	__u32 service = ~0U;
 
 	/* What becomes of a masqueraded connection is told of the Service's flow. */
-	if (!bl_monitored() || (key->masquerade && (__u8)(what >> 16) != BL_EVENT_DROPPED))
+	if (!bl_monitored() || (key->masquerade && (__u8)(what >> 16) != BL_EVENT_DROPPED) ||
+	    bl_monitor_full(what))
 		return;
 	backend = bl_event_backend(forward->backend_id, forward->generation);
 	if (backend)
@@ -110,12 +109,11 @@ __noinline int bl_tell_packet(const struct bl_packet *packet, __u32 service,
 			      enum bl_event_kind kind, enum bl_reason reason)
 {
 	struct bl_event *event;
-	__u32 what;
+	__u32 what = BL_EVENT(kind, BL_EVENT_HOOK, reason);
 
-	if (!packet || !bl_monitored())
+	if (!packet || !bl_monitored() || bl_monitor_full(what))
 		return 0;
-	what = bl_monitor_admit_flow(BL_EVENT(kind, BL_EVENT_HOOK, reason), &packet->key, service,
-				     NULL);
+	what = bl_monitor_admit_flow(what, &packet->key, service, NULL);
 	for (__u32 place = 0; bl_event_waits(what, place); place++) {
 		event = bl_event_client(place, &packet->key, service, packet->ifindex, what);
 		if (!event)
