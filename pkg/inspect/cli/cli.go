@@ -74,20 +74,22 @@ func (c *command) execute(ctx context.Context, root *cobra.Command, args []strin
 	return root.ExecuteContext(ctx)
 }
 
-// untilSignal returns a context that ends with ctx, with a signal to end, or when nobody reads the output any more. A
-// second signal to end kills, for who reads the output may stall.
+// untilSignal returns a context that ends with ctx, or with a signal to end. A second signal kills, for who reads the
+// output may stall.
 func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
-	// Caught to the end: a write to a broken pipe kills when nobody catches it by the time that the write returns.
-	ctx, stopPipe := signal.NotifyContext(ctx, unix.SIGPIPE)
 	signals := []os.Signal{os.Interrupt, unix.SIGTERM}
 	if !signal.Ignored(unix.SIGHUP) { // by nohup
 		signals = append(signals, unix.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(ctx, signals...)
 	context.AfterFunc(ctx, stop)
+	// When nobody reads the output any more, writing it fails, and does not kill. The signal itself says nothing: it
+	// comes of connections, too.
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, unix.SIGPIPE)
 	return ctx, func() {
 		stop()
-		stopPipe()
+		signal.Stop(broken)
 	}
 }
 

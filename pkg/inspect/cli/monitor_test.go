@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bytes"
 	"io"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -67,25 +68,30 @@ func TestMonitorUnknownService(t *testing.T) {
 // what they print.
 func TestListenersLeave(t *testing.T) {
 	bpffs, maps := pinned(t, fixture())
-	for _, args := range [][]string{{"monitor"}, {"top", "--count", "1000", "--interval", "100ms", "shop/web"}} {
+	for _, args := range [][]string{{"monitor", "--until-eof"}, {"top", "--count", "1000", "--interval", "100ms", "shop/web"}} {
 		for _, end := range []string{"nobody reads", "the terminal is gone"} {
 			var errs bytes.Buffer
 			cmd := asCommand(append([]string{"--bpffs", bpffs}, args...)...)
 			cmd.Stderr = &errs
-			out, err := cmd.StdoutPipe()
+			stdin, err := cmd.StdinPipe()
 			check(t, err)
-			check(t, cmd.Start())
-			wait.Until(t, "the command listens", func() bool { return listening(maps) })
+			out, stdout, err := os.Pipe()
+			check(t, err)
+			cmd.Stdout = stdout
 			if end == "nobody reads" {
 				check(t, out.Close())
-			} else {
+			}
+			check(t, cmd.Start())
+			check(t, stdout.Close())
+			if end == "the terminal is gone" {
+				wait.Until(t, "the command listens", func() bool { return listening(maps) })
 				check(t, cmd.Process.Signal(unix.SIGHUP))
+				_, _ = io.Copy(io.Discard, out)
+				check(t, out.Close())
 			}
-			if args[0] == "monitor" && end == "nobody reads" {
-				check(t, cmd.Process.Signal(unix.SIGPIPE)) // as its next line would have the kernel do
-			}
-			_, _ = io.Copy(io.Discard, out)
-			if err := cmd.Wait(); listening(maps) || errs.Len() > 0 {
+			err = cmd.Wait()
+			_ = stdin.Close()
+			if !cmd.ProcessState.Exited() || listening(maps) || errs.Len() > 0 {
 				t.Errorf("%s, %s: %v, said %q, listens: %t", args[0], end, err, &errs, listening(maps))
 			}
 		}

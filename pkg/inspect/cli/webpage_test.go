@@ -2,12 +2,16 @@ package cli_test
 
 import (
 	"bufio"
+	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/tests/browser"
@@ -35,6 +39,34 @@ func startWeb(t *testing.T, bpffs string) string {
 		t.Fatalf("said %q", line)
 	}
 	return url
+}
+
+// TestWebSurvivesClients: browsers that are gone when their answer comes do not end the server.
+func TestWebSurvivesClients(t *testing.T) {
+	bpffs, _ := pinned(t, largeCluster(2000)) // so that answers take a while
+	url := startWeb(t, bpffs)
+	address := strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/")
+	var clients []*net.TCPConn
+	for range 20 {
+		conn, err := net.Dial("tcp", address)
+		check(t, err)
+		_, err = fmt.Fprintf(conn, "GET /top HTTP/1.1\r\nHost: %s\r\n\r\n", address)
+		check(t, err)
+		clients = append(clients, conn.(*net.TCPConn))
+	}
+	time.Sleep(20 * time.Millisecond) // to be heard, of most
+	for _, conn := range clients {
+		check(t, conn.SetLinger(0)) // by a reset
+		check(t, conn.Close())
+	}
+	for range 2 { // after those that were heard before
+		answer, err := http.Get(url + "top")
+		check(t, err)
+		check(t, answer.Body.Close())
+		if answer.StatusCode != http.StatusOK {
+			t.Errorf("an answer: %s", answer.Status)
+		}
+	}
 }
 
 // refuse has shop/empty, and the reason no_endpoint, count n refusals more than the fixture.
