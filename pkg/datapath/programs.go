@@ -111,14 +111,9 @@ func (c *Constants) set(m *bpfmap.Maps, variables map[string]*ebpf.VariableSpec)
 	return nil
 }
 
-// SocketSpec returns the programs for sockets, and the options to load them over the maps.
-func SocketSpec(m *bpfmap.Maps, c Constants) (*ebpf.CollectionSpec, *ebpf.CollectionOptions, error) {
-	return prepare(m, &c, bpf.LoadSock)
-}
-
 // LoadSockets loads the programs for sockets over the maps.
 func LoadSockets(m *bpfmap.Maps, c Constants) (*bpf.SockPrograms, error) {
-	spec, options, err := SocketSpec(m, c)
+	spec, options, err := Spec(m, c, bpf.LoadSock)
 	programs := new(bpf.SockPrograms)
 	if err == nil {
 		lookup.Lock()
@@ -134,7 +129,7 @@ func LoadSockets(m *bpfmap.Maps, c Constants) (*bpf.SockPrograms, error) {
 // LoadUDPService loads the program that [bpf.UDPService] asks, over the maps. It goes on to answer when these are
 // removed.
 func LoadUDPService(m *bpfmap.Maps) (*ebpf.Program, error) {
-	spec, options, err := SocketSpec(m, Constants{})
+	spec, options, err := Spec(m, Constants{}, bpf.LoadSock)
 	var programs map[string]*ebpf.Program
 	if err == nil {
 		programs, err = loadSome(spec, options, bpf.SockProgBlUdpService)
@@ -148,7 +143,7 @@ func LoadUDPService(m *bpfmap.Maps) (*ebpf.Program, error) {
 // LoadDevices loads the programs for packets of devices over the maps: those of the names,
 // or all when there is none. The result is by name.
 func LoadDevices(m *bpfmap.Maps, c Constants, names ...string) (map[string]*ebpf.Program, error) {
-	spec, options, err := prepare(m, &c, bpf.LoadTc)
+	spec, options, err := Spec(m, c, bpf.LoadTc)
 	var programs map[string]*ebpf.Program
 	if err == nil {
 		programs, err = loadSome(spec, options, names...)
@@ -187,7 +182,7 @@ func loadXDPPart(m *bpfmap.Maps, c Constants, below bool, target *ebpf.Program, 
 
 // loadXDP loads one program of the object, changed by change unless that is nil.
 func loadXDP(m *bpfmap.Maps, c Constants, name string, change func(*ebpf.ProgramSpec)) (*ebpf.Program, error) {
-	spec, options, err := prepare(m, &c, bpf.LoadXdp)
+	spec, options, err := Spec(m, c, bpf.LoadXdp)
 	if err != nil {
 		return nil, fmt.Errorf("load the XDP program: %w", err)
 	}
@@ -228,9 +223,9 @@ func loadSome(spec *ebpf.CollectionSpec, options *ebpf.CollectionOptions, names 
 	return programs, nil
 }
 
-// prepare reads an object and sets its constants, those that follow from the maps and the kernel
+// Spec reads an object and sets its constants, those that follow from the maps and the kernel
 // among them. The options are for loading it over the maps.
-func prepare(m *bpfmap.Maps, c *Constants, read func() (*ebpf.CollectionSpec, error)) (*ebpf.CollectionSpec, *ebpf.CollectionOptions, error) {
+func Spec(m *bpfmap.Maps, c Constants, read func() (*ebpf.CollectionSpec, error)) (*ebpf.CollectionSpec, *ebpf.CollectionOptions, error) {
 	spec, err := read()
 	if err != nil {
 		return nil, nil, err

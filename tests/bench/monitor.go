@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/beeline-lb/beeline/pkg/bpf"
 	"github.com/beeline-lb/beeline/pkg/bpfmap"
 	"github.com/beeline-lb/beeline/pkg/datapath"
 	"github.com/beeline-lb/beeline/pkg/model"
@@ -105,8 +108,13 @@ func measureMonitor(ctx context.Context, box *sandbox) ([]samples, error) {
 	if err := attachCopies(box, b.maps, datapath.Constants{HostNetns: cookie, Seed: 1, LocalityIdle: time.Hour}, groups); err != nil {
 		return nil, err
 	}
+	packets, err := packetCopies(b.maps)
+	if err != nil {
+		return nil, err
+	}
 	runs, err := measureFamilies(func(s samples, family model.Family) error {
-		return errors.Join(l.silent(ctx, s, groups, family), l.connects(ctx, s, groups, family), l.drops(ctx, s, b, family))
+		return errors.Join(l.silent(ctx, s, groups, family), l.silentPackets(ctx, s, b, packets, family),
+			l.connects(ctx, s, groups, family), l.drops(ctx, s, b, family))
 	})
 	return runs, errors.Join(err, l.listen(nobody))
 }
@@ -139,6 +147,52 @@ func (l *listeners) silent(ctx context.Context, s samples, groups map[string]str
 			sum += m[copyOf(telling, i)] - m[copyOf(silent, i)]
 		}
 		s.add(of("monitor/connect/nobody", family), sum/copies)
+	})
+}
+
+// packetCopies loads copies of the program for packets that come in by a device.
+func packetCopies(m *bpfmap.Maps) (map[string]*ebpf.Program, error) {
+	loaded := make(map[string]*ebpf.Program)
+	for i := range copies {
+		for _, group := range []string{silent, telling} {
+			programs, err := loadCopy(m, datapath.Constants{Seed: 1, Sent: sent}, bpf.LoadTc, group == silent, bpf.TcProgBlIngress)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", copyOf(group, i), err)
+			}
+			loaded[copyOf(group, i)] = programs[bpf.TcProgBlIngress]
+		}
+	}
+	return loaded, nil
+}
+
+// silentPackets measures what events cost the first packet of a connection to a NodePort, and one of a flow
+// that is known, while nobody listens.
+func (l *listeners) silentPackets(ctx context.Context, s samples, b *packetBench, programs map[string]*ebpf.Program, family model.Family) error {
+	if err := l.listen(nobody); err != nil {
+		return err
+	}
+	known, err := b.known(family)
+	if err != nil {
+		return err
+	}
+	fresh := b.fresh(family, known)
+	runs := make(map[string]run)
+	for name, program := range programs {
+		first, later := fresh["new"], known["flow"]
+		first.program, later.program = program, program
+		runs["new/"+name], runs["flow/"+name] = first, later
+	}
+	if err := b.fill(fresh["new"]); err != nil {
+		return err
+	}
+	return interleave(ctx, monitorRounds, b.contestants(runs), func(m measured) {
+		for _, kind := range []string{"new", "flow"} {
+			sum := 0.0
+			for i := range copies {
+				sum += m[kind+"/"+copyOf(telling, i)] - m[kind+"/"+copyOf(silent, i)]
+			}
+			s.add(of("monitor/"+kind+"/nobody", family), sum/copies)
+		}
 	})
 }
 

@@ -41,6 +41,8 @@ var socketQuantities = slices.Concat([]quantity{
 	{key: "resolver/connect/service", title: "the same at a ClusterIP, on top of no program", unit: "ns", bound: atMost, bar: 700},
 	{key: "resolver/connect/times", title: "the same at a ClusterIP, against straight and no program", unit: "times"},
 	{key: "monitor/connect/nobody", title: "UDP connect() at a ClusterIP while nobody listens, on top of programs without events", unit: "ns", bound: atMost, bar: 15},
+	{key: "monitor/new/nobody", title: "first packet of a TCP connection to a NodePort at tc while nobody listens, on top of programs without events", unit: "ns", bound: atMost, bar: 15},
+	{key: "monitor/flow/nobody", title: "one of a known flow, the same", unit: "ns"},
 	{key: "monitor/connect/limit", title: "UDP connect() at a ClusterIP while one listens whose limit is reached, on top of nobody", unit: "ns"},
 	{key: "monitor/connect/all", title: "the same while one is told each, on top of nobody", unit: "ns"},
 	{key: "monitor/drop", title: "a packet that is dropped, restoring it included", unit: "ns"},

@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"maps"
+	"slices"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -44,28 +46,16 @@ func attachCopies(box *sandbox, m *bpfmap.Maps, c datapath.Constants, groups map
 	return nil
 }
 
-// attachCopy attaches Beeline's programs for connect() to a cgroup, over the maps; silenced ones are
-// without the branch that asks whether anybody listens.
+// attachCopy attaches Beeline's programs for connect() to a cgroup, over the maps.
 func attachCopy(m *bpfmap.Maps, c datapath.Constants, cgroup string, silenced bool) error {
-	spec, options, err := datapath.SocketSpec(m, c)
+	programs, err := loadCopy(m, c, bpf.LoadSock, silenced, bpf.SockProgBlConnect4, bpf.SockProgBlConnect6)
 	if err != nil {
 		return err
 	}
-	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool {
-		return name != bpf.SockProgBlConnect4 && name != bpf.SockProgBlConnect6
-	})
-	for name, p := range spec.Programs {
-		if silenced && silence(p.Instructions) == 0 {
-			return fmt.Errorf("program %s does not ask whether anybody listens", name)
-		}
-	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, *options)
-	if err != nil {
-		return fmt.Errorf("load programs: %w", err)
-	}
-	keep = append(keep, coll)
-	for name, p := range coll.Programs {
-		hook, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: spec.Programs[name].AttachType, Program: p})
+	for name, attach := range map[string]ebpf.AttachType{
+		bpf.SockProgBlConnect4: ebpf.AttachCGroupInet4Connect, bpf.SockProgBlConnect6: ebpf.AttachCGroupInet6Connect,
+	} {
+		hook, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: attach, Program: programs[name]})
 		if err != nil {
 			return fmt.Errorf("attach %s: %w", name, err)
 		}
@@ -74,22 +64,48 @@ func attachCopy(m *bpfmap.Maps, c datapath.Constants, cgroup string, silenced bo
 	return nil
 }
 
-// silence has each look into bl_monitor find nothing, so that the verifier removes what would follow. It
+// loadCopy loads programs of an object over the maps; silenced ones are without the branch that asks whether
+// anybody listens.
+func loadCopy(m *bpfmap.Maps, c datapath.Constants, read func() (*ebpf.CollectionSpec, error), silenced bool, names ...string) (map[string]*ebpf.Program, error) {
+	spec, options, err := datapath.Spec(m, c, read)
+	if err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return !slices.Contains(names, name) })
+	for name, p := range spec.Programs {
+		if silenced && silence(p.Instructions) == 0 {
+			return nil, fmt.Errorf("program %s does not ask whether anybody listens", name)
+		}
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, *options)
+	if err != nil {
+		return nil, fmt.Errorf("load programs: %w", err)
+	}
+	keep = append(keep, coll)
+	return coll.Programs, nil
+}
+
+// silence has each look at who listens find nobody, so that the verifier removes what would follow. It
 // returns how many there are.
 func silence(code asm.Instructions) (looks int) {
+	const listening = int16(unsafe.Offsetof(bpf.SockBlMonitorEntry{}.Listening))
+	var at asm.Register // has the address of bl_monitor's value
+	known := false
 	for i := range code {
-		if code[i].Reference() != bpf.SockMapBlMonitor {
+		ins := &code[i]
+		switch {
+		case ins.IsLoadFromMap() && ins.Reference() == bpf.SockMapBlMonitor:
+			at, known = ins.Dst, true
 			continue
+		case !known || ins.OpCode.Class() != asm.LdXClass:
+			continue
+		case ins.Src == at && ins.Offset == listening:
+			none := asm.Mov.Imm(ins.Dst, 0)
+			none.Metadata = ins.Metadata
+			*ins = none
+			looks++
 		}
-		for j := i + 1; j < len(code); j++ {
-			if code[j].IsBuiltinCall() && code[j].Constant == int64(asm.FnMapLookupElem) {
-				none := asm.Mov.Imm(asm.R0, 0)
-				none.Metadata = code[j].Metadata
-				code[j] = none
-				looks++
-				break
-			}
-		}
+		known = false // what is read next is somebody else's
 	}
 	return looks
 }
