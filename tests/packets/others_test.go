@@ -211,7 +211,8 @@ func (o *other) check(c *cluster, when string, oursFirst bool) {
 				before[i] = o.seen(p.device, h.name)
 			}
 			if got, err := ask(p.from, network, p.to(network), longPayload); err != nil || got.name != p.server.server() {
-				o.t.Errorf("%s: %s by %s: reached %v, error %v; want %s", when, p.name, network, got.greeting, err, p.server.server())
+				o.t.Errorf("%s: %s by %s: reached %v, error %v; want %s; the other program saw %d packets at ingress, %d at egress", when, p.name, network,
+					got.greeting, err, p.server.server(), o.seen(p.device, "ingress")-before[0], o.seen(p.device, "egress")-before[1])
 				continue
 			}
 			for i, h := range hooks {
