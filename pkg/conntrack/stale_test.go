@@ -1,17 +1,13 @@
 package conntrack_test
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/beeline-lb/beeline/pkg/conntrack"
 	"github.com/beeline-lb/beeline/tests/lab"
@@ -24,21 +20,16 @@ func TestDeleteStale(t *testing.T) {
 		t.Skip("needs root, for a network namespace")
 	}
 	lab.Need(t, "nft", "ip")
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // the thread ends with its namespace
-		done <- errors.Join(unix.Unshare(unix.CLONE_NEWNET), deleteStale())
-	}()
-	if err := <-done; err != nil {
+	n := lab.NewNamespace(t)
+	n.AddAddr("lo", "192.0.2.1/24")
+	n.AddAddr("lo", "2001:db8::1/64")
+	if err := n.Run(deleteStale); err != nil {
 		t.Error(err)
 	}
 }
 
 func deleteStale() error {
 	for _, command := range [][]string{
-		{"ip", "link", "set", "lo", "up"},
-		{"ip", "addr", "add", "192.0.2.1/24", "dev", "lo"},
-		{"ip", "-6", "addr", "add", "2001:db8::1/64", "dev", "lo", "nodad"},
 		{"ip", "route", "add", "10.96.0.0/16", "dev", "lo"},
 		{"ip", "-6", "route", "add", "fd96::/112", "dev", "lo"},
 		{"nft", `table ip t { chain output { type nat hook output priority -100; ip daddr 10.96.0.1 meta l4proto {tcp, udp} dnat to 192.0.2.1:5353; }; }
