@@ -21,7 +21,7 @@ import (
 )
 
 // limit is how long anything may take to happen.
-const limit = wait.Limit
+var limit = wait.Limit
 
 // TestInterruptedListIsReadAgain, a bounded number of times. The kernel cannot be made to
 // interrupt its answers at will.

@@ -13,7 +13,7 @@ import (
 )
 
 // awaitTimeout covers a reflector that backs off while the server is away.
-const awaitTimeout = wait.Limit
+var awaitTimeout = wait.Limit
 
 // recorder is a sink that keeps what it was told and how often.
 type recorder struct {

@@ -28,7 +28,7 @@ import (
 )
 
 // readyTimeout is how long the API server may take to start.
-const readyTimeout = wait.Limit
+var readyTimeout = wait.Limit
 
 // Server is a running API server with its etcd. Make one with [Start].
 type Server struct {

@@ -6,13 +6,22 @@ package wait
 import (
 	"testing"
 	"time"
+
+	"github.com/beeline-lb/beeline/tests/tier"
 )
 
 // Limit is how long a test waits for what must come before it fails. It is about ten times
 // what the slowest of these waits takes on a quiet machine, where an agent needs a few
 // seconds to load its programs. A shorter limit is ten times what its own wait takes, or what
-// it ends is tried again.
-const Limit = 2 * time.Minute
+// it ends is tried again. An emulated kernel takes a minute, two beside load, to check an agent's programs.
+var Limit = limit()
+
+func limit() time.Duration {
+	if tier.Emulated() {
+		return 15 * time.Minute
+	}
+	return 2 * time.Minute
+}
 
 // Until looks every shortest interval at first. What takes long is looked at less often, up
 // to the longest: looking takes from what is waited for.

@@ -17,7 +17,7 @@ import (
 )
 
 // patience bounds how long a test waits for what must come.
-const patience = wait.Limit
+var patience = wait.Limit
 
 // running is a source that follows a folder.
 type running struct {
