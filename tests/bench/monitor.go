@@ -142,11 +142,7 @@ func (l *listeners) silent(ctx context.Context, s samples, groups map[string]str
 		}
 	}
 	return interleave(ctx, monitorRounds, list, func(m measured) {
-		sum := 0.0
-		for i := range copies {
-			sum += m[copyOf(telling, i)] - m[copyOf(silent, i)]
-		}
-		s.add(of("monitor/connect/nobody", family), sum/copies)
+		s.add(of("monitor/connect/nobody", family), ofEvents(m, ""))
 	})
 }
 
@@ -187,11 +183,7 @@ func (l *listeners) silentPackets(ctx context.Context, s samples, b *packetBench
 	}
 	return interleave(ctx, monitorRounds, b.contestants(runs), func(m measured) {
 		for _, kind := range []string{"new", "flow"} {
-			sum := 0.0
-			for i := range copies {
-				sum += m[kind+"/"+copyOf(telling, i)] - m[kind+"/"+copyOf(silent, i)]
-			}
-			s.add(of("monitor/"+kind+"/nobody", family), sum/copies)
+			s.add(of("monitor/"+kind+"/nobody", family), ofEvents(m, kind+"/"))
 		}
 	})
 }

@@ -64,9 +64,10 @@ receives the answer and closes the socket. One thread is client and server, whos
 is the same with and without Beeline. What Beeline adds is set against a cgroup without
 any program, so all of its hooks count, also that of closing the socket.
 
-**Events.** What beeline monitor adds to a connect(), to the first packet of a connection and later ones, and to a packet
-that is dropped, in the tables and by the loops of these: with nobody who listens, with a listener that may have 1,000 events a second and had them, and
-with one that is told each. A million packets a second of which each costs 20 ns more take 2 % of a CPU.
+**Events.** What beeline monitor adds to a connect(), to the first packet of a connection and later ones, and to a
+packet that is dropped, in the tables and by the loops of these: with nobody who listens, with a listener that may have
+1,000 events a second and had them, and with one that is told each. A million packets a second of which each costs 20 ns
+more take 2 % of a CPU.
 Packets that come in by a device: frames of 64 bytes that a program puts on its wire, as for 64-byte UDP, to a NodePort
 without an endpoint on the node. What a packet takes of the sending thread's CPU time, less the making of the frame, is its cost.
 

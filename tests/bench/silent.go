@@ -28,6 +28,16 @@ const copies = 4
 // copyOf names the cgroup of a copy.
 func copyOf(group string, i int) string { return fmt.Sprintf("%s-%d", group, i) }
 
+// ofEvents returns what events cost: how much longer the copies with them take than those without. The names of
+// the contestants are those of the copies behind prefix.
+func ofEvents(m measured, prefix string) float64 {
+	sum := 0.0
+	for i := range copies {
+		sum += m[prefix+copyOf(telling, i)] - m[prefix+copyOf(silent, i)]
+	}
+	return sum / copies
+}
+
 // attachCopies makes the cgroups of all copies, and attaches them.
 func attachCopies(box *sandbox, m *bpfmap.Maps, c datapath.Constants, groups map[string]string) error {
 	for i := range copies {

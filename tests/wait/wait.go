@@ -1,6 +1,6 @@
 // Package wait is how tests wait for what another process, thread or the kernel does, so
 // that no test depends on the speed of the machine. It depends on no other package of
-// Beeline: tests of any package can use it.
+// Beeline but tests/tier: tests of any package can use it.
 package wait
 
 import (
